@@ -1,12 +1,13 @@
 """Per-record gradients of many clients in one pass: clipped record by record, summed client by client.
 
 Clients of a round share the model, so the records of all of them are dealt to tiles
-(`precad.clients.gradients.tiles`). Every pass is filled up with padding that no sum counts: to one length, or on a CPU
-to one of few that give the same bits (`precad.clients.gradients.pass_lengths`). A record's gradient is then the same
-bits beside whatever others: without that its bound R holds in real arithmetic only (docs/explanation/privacy.md).
+(`precad.clients.gradients.tiles`). Every pass is filled up to one length with padding that no sum counts. On a CPU
+there are a few lengths, which give the same bits (`precad.clients.gradients.pass_lengths`). A record's gradient is then
+the same bits beside whatever others. Without that its bound R holds in real arithmetic only
+(docs/explanation/privacy.md).
 `precad.clients.gradients.bit_exactness` tries this bit by bit for the model, the device and the number of threads.
-Where it fails, a pass takes one record. So does every pass of a loss of the user's own: what raises on one record then
-takes no other record along.
+Where it fails for both the tile and the longest pass, a pass takes one record. So does every pass of a loss of the
+user's own: what raises on one record then takes no other record along.
 
 The gradients of single records are taken by one of several paths (`precad.clients.gradients.record_paths`). The engine
 chooses the model's path when it is made, by comparing with the loop over records (`precad.clients.gradients.probe`).
@@ -60,7 +61,7 @@ _FEWEST: Final = 32
 _ON_AN_ACCELERATOR: Final = 1024
 """Records of every pass: one of few costs what a full one does."""
 _TILE_SHARE: Final = 2
-"""The longest pass takes this part of the memory of one: longer ones gain little."""
+"""The longest pass of clipped records takes one part in so many of that memory: longer ones gain little."""
 A_CLASS: Final = torch.zeros((), dtype=torch.int64)
 """A label that is a class."""
 
@@ -151,6 +152,7 @@ class RecordEngine:
         construction, where a device gives the same bits twice."""
         self._load(self._shaken)
         paths = PASSES if self._path is Path.NARROW_PASS else (self._path,)
+        # where the tile does not do, all passes have the longest length if that one does
         ways = [(path, n_tile) for n_tile in (self._n_tile, self._most, 1) for path in paths]
         for path, n_tile in dict.fromkeys((*ways, (Path.ONE_BY_ONE, 1))):  # what failed is not tried again
             if n_tile > 1 and (path is Path.ONE_BY_ONE or not self.loss.takes_batches):

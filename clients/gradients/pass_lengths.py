@@ -25,7 +25,8 @@ class Variety:
     """Between one power of two and the next there are so many lengths."""
     least_step: int
     is_lean: bool
-    """Whether no pass is longer than the largest client has records, and takes little more memory than it alone."""
+    """Whether a pass is no longer than the largest client has records, so that it takes little more memory than this
+    one alone."""
 
     def within(self, n_fit: int) -> tuple[int, int]:
         """Return the tile, and the longest pass, where no more records fit in one."""
@@ -34,9 +35,10 @@ class Variety:
 
 
 OF_ADAPTERS: Final = Variety(n_tile=12, most=96, n_steps=8, least_step=2, is_lean=True)
-"""At most an eighth of a pass is padding. Longer passes gain little."""
+"""At most an eighth of a pass is padding, beyond the shortest. Longer passes gain little."""
 OF_MODELS: Final = Variety(n_tile=32, most=256, n_steps=2, least_step=8, is_lean=False)
-"""At most a third is: to try a length takes longer than it saves within few rounds."""
+"""At most a third of a pass is padding, beyond the shortest: to try more lengths takes longer than it saves within few
+rounds."""
 
 
 class PassLengths:

@@ -30,7 +30,8 @@ def packed(sizes: Sequence[int], n_tile: int, n_piece: int | None = None) -> Ite
 
     The pieces of a client come in order whoever else is there.
 
-    sizes: of the clients, in records. n_piece: records of a full piece, at most a tile's; None for as many.
+    sizes: of the clients, in records. n_piece: records of a full piece; None for a tile's. It may be more than a tile's
+    where no client has more than those.
     """
     longest = n_tile if n_piece is None else n_piece
     waiting: dict[int, deque[Piece]] = {}
