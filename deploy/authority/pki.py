@@ -355,7 +355,7 @@ def require_days(directory: Path, days: int) -> None:
 def _require_within(authority: x509.Certificate, issued_at: dt.datetime, days: int) -> None:
     if issued_at + dt.timedelta(days=days) > authority.not_valid_after_utc:
         expiry = f"{authority.not_valid_after_utc:%Y-%m-%d}"
-        raise PkiError(f"days: expected an end before the authority's certificate's, {expiry}, found {days}")
+        raise PkiError(f"days: expected an end before that of the authority's certificate, {expiry}, found {days}")
 
 
 def _require_in_range(days: int) -> None:

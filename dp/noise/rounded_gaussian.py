@@ -86,7 +86,7 @@ def sample(std: float, size: int, random_bytes: RandomBytes) -> NDArray[np.int64
 def require_std(std: float) -> None:
     """Require a standard deviation in grid units that can be drawn. Raises: ValueError."""
     if isinstance(std, bool) or not MIN_STD <= std <= MAX_STD:
-        raise ValueError(f"std: expected a number in [2^-20, 2^40] of grid units, found {std}")
+        raise ValueError(f"std: expected 2^-20 to 2^40 grid units, found {std}")
 
 
 def _margin(std: float) -> float:

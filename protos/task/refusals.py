@@ -112,7 +112,7 @@ def refuse_quantile(rule: QuantileRule, dim: int) -> None:
         )
     if not rule.unit > 0:
         raise ValueError(
-            "quantile_noise: expected at least 1 of client_clip * noise_multiplier / (2 quantile_noise) * 2^frac_bits, "
+            "quantile_noise: expected client_clip * noise_multiplier / (2 quantile_noise) * 2^frac_bits of at least 1, "
             f"what counts a client, found quantile_noise {rule.count_noise:g}"
         )
     if dim < 2:

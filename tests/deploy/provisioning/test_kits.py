@@ -187,7 +187,7 @@ def of_another_key(project: Project) -> None:
         (in_project("[client]", "[client]\nuploads = 1"), "client.uploads: expected no such key, found 1"),
         (in_project("[client]", "[clients]"), "expected no section clients in a project"),
         (in_project('include = "task.toml"', 'include = "other.toml"'), "expected a readable file"),
-        (in_project("days = 90", "days = 500"), "days: expected an end before the authority's certificate's"),
+        (in_project("days = 90", "days = 500"), "days: expected an end before that of the authority's certificate"),
         (in_project("days = 90", 'days = 90\ninitial_model = "no.npy"'), "initial_model: "),
         (lambda p: (p.start / "requests" / f"{B}.pem").unlink(), f"expected {B}.pem in "),
         (request_of(f"{A}.pem", f"{B}.pem"), f"expected a request for precad://{B}/{B}, found one for precad://{A}/"),
