@@ -118,16 +118,17 @@ def is_as_in_tile(take: Take, example: Tensor, label: Tensor, *, n_rows: int, n_
 def made_up_records(example: Tensor, n: int, *, seed: int = 2, n_tokens: int = 2) -> Tensor:
     """Return noise of different brightness, or two tokens of every vocabulary, of the example's shape; (n, ..).
 
-    With an odd seed the noise has both signs, and texts are of all tokens. Sums cancel then, and are rounded more
-    visibly. Some models take no negative numbers.
+    With an odd seed the noise is of a normal law, no record is dim, and texts are of all tokens. Sums cancel then, and
+    are rounded more visibly. Some models take no negative numbers.
     """
     generator = torch.Generator().manual_seed(seed)
     shape = (n, *example.shape)
     if not example.is_floating_point():
         return torch.randint(0, n_tokens if seed % 2 else 2, shape, generator=generator)
+    if seed % 2:
+        return torch.randn(shape, generator=generator)
     brightness = torch.linspace(1.0, 0.05, n).view(n, *[1] * example.dim())
-    noise = torch.rand(shape, generator=generator)
-    return brightness * (2 * noise - 1 if seed % 2 else noise)
+    return brightness * torch.rand(shape, generator=generator)
 
 
 def _arrangements(features: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
