@@ -15,6 +15,7 @@ chooses the model's path when it is made, by comparing with the loop over record
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -34,7 +35,7 @@ from precad.clients.errors import (
     StoppedError,
     UnknownNameError,
 )
-from precad.clients.gradients.bit_exactness import is_as_in_tile, is_bit_exact
+from precad.clients.gradients.bit_exactness import Take, is_as_in_tile, is_bit_exact
 from precad.clients.gradients.layers import LayerGradients, require_layer_sizes
 from precad.clients.gradients.narrow_pass import NarrowPasses
 from precad.clients.gradients.pass_lengths import OF_ADAPTERS, OF_MODELS, PassLengths
@@ -44,7 +45,7 @@ from precad.clients.gradients.record_paths import PASSES, Path, path_of, total_l
 from precad.clients.gradients.tiles import places
 from precad.clients.models.adapters import adapted, copied
 from precad.clients.models.losses import CROSS_ENTROPY, Loss
-from precad.clients.models.networks import parameter_count, unflatten
+from precad.clients.models.networks import flatten, parameter_count, unflatten
 from precad.clients.own_code import Unspoken
 from precad.clients.records.records import (
     IMAGE_AXES,
@@ -150,7 +151,6 @@ class RecordEngine:
     def _try(self) -> Passes:
         """The fastest way of which the bits of a record's gradient depend on nothing else. One record a pass is one by
         construction, where a device gives the same bits twice."""
-        self._load(self._shaken)
         paths = PASSES if self._path is Path.NARROW_PASS else (self._path,)
         # where the tile does not do, all passes have the longest length if that one does
         ways = [(path, n_tile) for n_tile in (self._n_tile, self._most, 1) for path in paths]
@@ -158,9 +158,8 @@ class RecordEngine:
             if n_tile > 1 and (path is Path.ONE_BY_ONE or not self.loss.takes_batches):
                 continue
 
-            with self._taking(path) as take:
-                if is_bit_exact(take, self._example, self.label, n_tile=n_tile, n_tokens=self._n_tokens):
-                    return Passes(path, n_tile, is_bit_exact=True)
+            if self._holds(path, functools.partial(is_bit_exact, n_tile=n_tile, n_tokens=self._n_tokens)):
+                return Passes(path, n_tile, is_bit_exact=True)
         return Passes(Path.ONE_BY_ONE, 1, is_bit_exact=False)
 
     def _lengths_now(self) -> PassLengths:
@@ -173,11 +172,20 @@ class RecordEngine:
 
     def _is_as_in_tile(self, n_rows: int) -> bool:
         passes = self.passes
-        self._load(self._shaken)
-        with self._taking(passes.path) as take:
-            return is_as_in_tile(
-                take, self._example, self.label, n_rows=n_rows, n_tile=passes.n_tile, n_tokens=self._n_tokens
-            )
+        trial = functools.partial(is_as_in_tile, n_rows=n_rows, n_tile=passes.n_tile, n_tokens=self._n_tokens)
+        return self._holds(passes.path, trial)
+
+    def _holds(self, path: Path, is_so: Callable[[Take, Tensor, Tensor], bool]) -> bool:
+        """Tell whether passes are so at the shaken parameters and at the first ones.
+
+        At either a layer of ReLU may be dead, and hide how others are rounded.
+        """
+        for parameters in (self._shaken, flatten(self._template)):
+            self._load(parameters)
+            with self._taking(path) as take:
+                if not is_so(take, self._example, self.label):
+                    return False
+        return True
 
     def require_layer_sizes(self, setting: str) -> list[int]:
         """Return `precad.clients.gradients.layers.require_layer_sizes` of its model."""

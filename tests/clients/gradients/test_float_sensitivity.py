@@ -240,6 +240,25 @@ def test_records_lie_in_memory_as_those_lay_that_passes_were_tried_with(width: i
     assert NotesWhereItReads.places == {0}
 
 
+class RoundsAtFirst(nn.Module):
+    """Rounds by place as long as its first parameter is a half: as where a layer is dead at the shaken parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(16, 2)
+        nn.init.constant_(self.last.weight, 0.5)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, 16) -> (batch, 2)."""
+        is_other = (torch.arange(len(features)) % 2 == 1) * (self.last.weight[0, 0] == 0.5)
+        logits: Tensor = self.last(features * (1 + 2.0**-20 * is_other[:, None]))
+        return logits
+
+
+def test_passes_are_tried_at_the_first_parameters_too() -> None:
+    assert RecordEngine(RoundsAtFirst(), torch.zeros(16), device="cpu").passes.n_tile == 1
+
+
 class Shares(nn.Module):
     """Two layers of one weight, and a small head: no layer of it reads rows that lie alike."""
 
