@@ -35,7 +35,9 @@ Take = Callable[[Tensor, Tensor], Sequence[LayerGradients]]
 """Features and labels of a tile to the gradients of its records."""
 
 
-def is_bit_exact(take: Take, example: Tensor, label: Tensor, *, n_tile: int, n_tokens: int = 2) -> bool:
+def is_bit_exact(
+    take: Take, example: Tensor, label: Tensor, *, n_tile: int, n_tokens: int = 2, n_numbers: int = 0
+) -> bool:
     """Return whether made-up records have the same gradients and norms, to the last bit, in several arrangements of a
     tile.
 
@@ -44,13 +46,14 @@ def is_bit_exact(take: Take, example: Tensor, label: Tensor, *, n_tile: int, n_t
     beyond a threshold that none of these crosses is not found.
 
     example: of one record's features, without the batch axis. n_tokens: that the model reads where these are a text.
+    n_numbers: that it makes of a record on the way, beside those of the gradient.
     """
     generator = torch.Generator().manual_seed(4)
     try:
         is_so = _is_so_arranged(take, example, label, n_tile)
         if not is_so or n_tile == 1:
             return is_so
-        for features, labels, bits in _passes(take, example, label, n_tile, n_tile, n_tokens):
+        for features, labels, bits in _passes(take, example, label, n_tile, n_tile, n_tokens, n_numbers):
             order = torch.randperm(n_tile, generator=generator)
             if not _are_same(_bits(take(features[order], labels[order])), slice(None), bits, order):
                 return False
@@ -72,7 +75,7 @@ def _is_so_arranged(take: Take, example: Tensor, label: Tensor, n_tile: int) -> 
 
 
 def _passes(
-    take: Take, example: Tensor, label: Tensor, n_rows: int, n_made: int, n_tokens: int
+    take: Take, example: Tensor, label: Tensor, n_rows: int, n_made: int, n_tokens: int, n_numbers: int
 ) -> Iterator[tuple[Tensor, Tensor, list[Tensor]]]:
     """Yield `n_made` records with labels, and the bits of a pass of the first `n_rows`, until enough were tried.
 
@@ -83,8 +86,8 @@ def _passes(
         features = made_up_records(example, n_made, seed=seed, n_tokens=n_tokens)
         bits = _bits(take(features[:n_rows], labels[:n_rows]))
         yield features, labels, bits
-        n_numbers = sum(value[0].numel() for value in bits)
-        if seed > 0 and (seed + 1) * n_rows >= min(_ENOUGH, _ENOUGH_NUMBERS // n_numbers):
+        n_rounded = max(n_numbers, sum(value[0].numel() for value in bits))
+        if seed > 0 and (seed + 1) * n_rows >= min(_ENOUGH, _ENOUGH_NUMBERS // n_rounded):
             return
 
 
@@ -95,7 +98,16 @@ def _show(take: Take, features: Tensor, labels: Tensor) -> None:
             take(torch.full_like(features, filling), labels)
 
 
-def is_as_in_tile(take: Take, example: Tensor, label: Tensor, *, n_rows: int, n_tile: int, n_tokens: int = 2) -> bool:
+def is_as_in_tile(
+    take: Take,
+    example: Tensor,
+    label: Tensor,
+    *,
+    n_rows: int,
+    n_tile: int,
+    n_tokens: int = 2,
+    n_numbers: int = 0,
+) -> bool:
     """Return whether a pass of `n_rows` records is bit-exact, and gives each record the bits of a tile of `n_tile`.
 
     Then a record's gradient depends on neither who is beside it nor on how many are.
@@ -104,7 +116,7 @@ def is_as_in_tile(take: Take, example: Tensor, label: Tensor, *, n_rows: int, n_
     try:
         if not _is_so_arranged(take, example, label, n_rows):
             return False
-        for features, labels, bits in _passes(take, example, label, n_rows, n_made, n_tokens):
+        for features, labels, bits in _passes(take, example, label, n_rows, n_made, n_tokens, n_numbers):
             for start in range(0, n_rows, n_tile):
                 tile, n_shared = slice(start, start + n_tile), min(n_tile, n_rows - start)
                 expected = _bits(take(features[tile].clone(), labels[tile].clone()))  # where tensors begin

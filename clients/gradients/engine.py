@@ -35,7 +35,7 @@ from precad.clients.errors import (
     StoppedError,
     UnknownNameError,
 )
-from precad.clients.gradients.bit_exactness import Take, is_as_in_tile, is_bit_exact
+from precad.clients.gradients.bit_exactness import is_as_in_tile, is_bit_exact
 from precad.clients.gradients.layers import LayerGradients, require_layer_sizes
 from precad.clients.gradients.narrow_pass import NarrowPasses
 from precad.clients.gradients.pass_lengths import OF_ADAPTERS, OF_MODELS, PassLengths
@@ -158,7 +158,7 @@ class RecordEngine:
             if n_tile > 1 and (path is Path.ONE_BY_ONE or not self.loss.takes_batches):
                 continue
 
-            if self._holds(path, functools.partial(is_bit_exact, n_tile=n_tile, n_tokens=self._n_tokens)):
+            if self._holds(path, functools.partial(is_bit_exact, n_tile=n_tile)):
                 return Passes(path, n_tile, is_bit_exact=True)
         return Passes(Path.ONE_BY_ONE, 1, is_bit_exact=False)
 
@@ -172,18 +172,20 @@ class RecordEngine:
 
     def _is_as_in_tile(self, n_rows: int) -> bool:
         passes = self.passes
-        trial = functools.partial(is_as_in_tile, n_rows=n_rows, n_tile=passes.n_tile, n_tokens=self._n_tokens)
-        return self._holds(passes.path, trial)
+        return self._holds(passes.path, functools.partial(is_as_in_tile, n_rows=n_rows, n_tile=passes.n_tile))
 
-    def _holds(self, path: Path, is_so: Callable[[Take, Tensor, Tensor], bool]) -> bool:
-        """Tell whether passes are so at the shaken parameters and at the first ones.
+    def _holds(self, path: Path, is_so: Callable[..., bool]) -> bool:
+        """Tell whether passes are so at the shaken parameters, and at the first ones.
 
-        At either a layer of ReLU may be dead, and hide how others are rounded.
+        At either a layer of ReLU may be dead, and hide how others are rounded. Adapters are tried once: most of their
+        model is constant, and they begin at zero.
         """
-        for parameters in (self._shaken, flatten(self._template)):
+        n_numbers = self.bytes_per_record // 4  # in float32
+        first = () if self._variety is OF_ADAPTERS else (flatten(self._template),)
+        for parameters in (self._shaken, *first):
             self._load(parameters)
             with self._taking(path) as take:
-                if not is_so(take, self._example, self.label):
+                if not is_so(take, self._example, self.label, n_tokens=self._n_tokens, n_numbers=n_numbers):
                     return False
         return True
 
