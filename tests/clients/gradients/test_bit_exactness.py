@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from precad.clients.gradients.bit_exactness import is_as_in_tile, is_bit_exact, made_up_records
+from precad.clients.gradients.bit_exactness import Kind, is_as_in_tile, is_bit_exact, made_up_records
 from precad.clients.gradients.layers import LayerGradients, Outer, Rows
 from precad.clients.gradients.one_pass import one_pass
 from precad.clients.gradients.probe import probe_labels
@@ -19,6 +19,7 @@ from precad.clients.models.losses import CROSS_ENTROPY
 N_TILE = 8
 A_CLASS = torch.zeros((), dtype=torch.int64)
 EXAMPLE = torch.zeros(1, 4, 4)
+KIND = Kind(EXAMPLE, A_CLASS)
 MODELS = {
     "linear": nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 3)),
     "images": nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.LayerNorm(16), nn.Linear(16, 3)),
@@ -81,7 +82,7 @@ def test_one_bit_of_one_record_in_one_arrangement_is_found(name: str) -> None:
                 gradients[place[0]] = with_factors(layer, factors)
             return gradients
 
-        return not is_bit_exact(take, EXAMPLE, A_CLASS, n_tile=N_TILE)
+        return not is_bit_exact(take, KIND, n_tile=N_TILE)
 
     assert not is_found(None)
     assert [place for place in places if not is_found(place)] == []
@@ -105,8 +106,7 @@ def test_a_length_is_taken_that_gives_every_record_the_bits_of_a_tile_and_no_oth
         return as_read(features - features.mean() * (len(features) == n_rows), labels)
 
     found = [
-        is_as_in_tile(take, EXAMPLE, A_CLASS, n_rows=n_rows, n_tile=N_TILE)
-        for take in (as_read, by_length, by_place, by_others)
+        is_as_in_tile(take, KIND, n_rows=n_rows, n_tile=N_TILE) for take in (as_read, by_length, by_place, by_others)
     ]
     assert found == [True, n_rows == N_TILE, n_rows <= N_TILE, False]
 
@@ -119,7 +119,7 @@ def test_every_tile_beside_which_a_length_is_tried_begins_where_tensors_do() -> 
         starts.add(features.data_ptr() % 64)
         return [Rows((features.double(),), (None,))]
 
-    assert is_as_in_tile(take, torch.zeros(5), A_CLASS, n_rows=36, n_tile=12)
+    assert is_as_in_tile(take, Kind(torch.zeros(5), A_CLASS), n_rows=36, n_tile=12)
     assert starts == {0}
 
 
@@ -141,9 +141,9 @@ def test_a_kernel_that_rarely_rounds_by_place_or_length_is_found(n_rows: int) ->
     def by_length(features: Tensor, _labels: Tensor) -> list[LayerGradients]:
         return rounding(features, len(features) == n_rows)
 
-    assert not is_bit_exact(by_place, EXAMPLE, A_CLASS, n_tile=n_rows)
-    assert is_bit_exact(by_length, EXAMPLE, A_CLASS, n_tile=n_rows)
-    assert not is_as_in_tile(by_length, EXAMPLE, A_CLASS, n_rows=n_rows, n_tile=n_rows + 1)
+    assert not is_bit_exact(by_place, KIND, n_tile=n_rows)
+    assert is_bit_exact(by_length, KIND, n_tile=n_rows)
+    assert not is_as_in_tile(by_length, KIND, n_rows=n_rows, n_tile=n_rows + 1)
 
 
 @pytest.mark.parametrize(("n_rows", "n_numbers"), [(512, 16), (1024, 16), (32, 2**17)])
@@ -156,7 +156,7 @@ def test_records_of_both_signs_are_tried_however_many_a_pass_takes_or_gives(n_ro
         rows = rows * torch.where(is_other, 1 + 2.0**-20, 1.0)[:, None]
         return [Rows((rows.repeat(1, n_numbers // rows.shape[1]),), (None,))]
 
-    assert not is_bit_exact(take, EXAMPLE, A_CLASS, n_tile=n_rows)
+    assert not is_bit_exact(take, KIND, n_tile=n_rows)
 
 
 def test_records_of_both_signs_are_bright_in_every_place() -> None:
@@ -168,7 +168,7 @@ def test_records_of_both_signs_are_bright_in_every_place() -> None:
         is_other = is_late & (rows < 0).any(dim=1) & (rows.abs() > 0.5).any(dim=1)
         return [Rows((rows * torch.where(is_other, 1 + 2.0**-20, 1.0)[:, None],), (None,))]
 
-    assert not is_as_in_tile(take, EXAMPLE, A_CLASS, n_rows=48, n_tile=32)
+    assert not is_as_in_tile(take, KIND, n_rows=48, n_tile=32)
 
 
 def test_what_is_no_number_is_the_same_in_every_place() -> None:
@@ -179,4 +179,4 @@ def test_what_is_no_number_is_the_same_in_every_place() -> None:
         signs = torch.where(torch.arange(len(rows)) % 2 == 1, -1.0, 1.0)[:, None]
         return [Rows((rows.where(~rows.isnan(), torch.full_like(rows, torch.nan).copysign(signs)),), (None,))]
 
-    assert is_bit_exact(take, EXAMPLE, A_CLASS, n_tile=N_TILE)
+    assert is_bit_exact(take, KIND, n_tile=N_TILE)

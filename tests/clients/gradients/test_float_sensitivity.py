@@ -191,7 +191,7 @@ def test_models_that_scale_by_a_bright_record_take_one_a_pass(how: str) -> None:
 
 
 @pytest.mark.parametrize("widths", [(30, 50, 2), (8, 63, 10), (9, 7, 5, 2), (784, 126, 10)], ids=str)
-def test_layers_of_any_width_share_passes(widths: tuple[int, ...], threads: int) -> None:
+def test_layers_of_odd_widths_share_passes(widths: tuple[int, ...], threads: int) -> None:
     """Rows that begin at odd addresses are rounded by their place where they lie as they come; in step they are not."""
     layers: list[nn.Module] = []
     for n_in, n_out in pairwise(widths):
@@ -203,6 +203,26 @@ def test_layers_of_any_width_share_passes(widths: tuple[int, ...], threads: int)
     features = drawn.standard_normal((70, widths[0]), dtype=np.float32)
     records = Records(features, drawn.integers(0, widths[-1], 70))
     require_sensitivity(engine, networks.flatten(model), records, range(60, 66))
+
+
+class ReadsAPart(nn.Module):
+    """Reads the first half of what a layer wrote: 16 numbers, in rows of 33."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 33), nn.Linear(16, 2)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, 8) -> (batch, 2)."""
+        logits: Tensor = self.last(torch.relu(self.first(features))[:, :16])
+        return logits
+
+
+def test_a_part_of_longer_rows_shares_passes(threads: int) -> None:
+    """Rows of an even width may begin at odd addresses all the same."""
+    even = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 16))
+    engines = [RecordEngine(model, torch.zeros(8), device="cpu") for model in (ReadsAPart(), even)]
+    assert engines[0].passes == engines[1].passes
 
 
 class NotesWhereItReads(nn.Module):
@@ -276,7 +296,7 @@ class Shares(nn.Module):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_model_that_rarely_rounds_by_place_takes_one_record_a_pass(seed: int) -> None:
+def test_a_record_s_bits_are_its_own_where_kernels_rarely_round_by_place(seed: int) -> None:
     """Where a tile of few records was tried alone, some of these passed, and a record more moved a sum by 3.8 R."""
     model = networks.build(Shares, seed=seed)
     engine, drawn = RecordEngine(model, torch.zeros(18), device="cpu"), np.random.default_rng(seed)
