@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -35,36 +36,54 @@ Take = Callable[[Tensor, Tensor], Sequence[LayerGradients]]
 """Features and labels of a tile to the gradients of its records."""
 
 
-def is_bit_exact(
-    take: Take, example: Tensor, label: Tensor, *, n_tile: int, n_tokens: int = 2, n_numbers: int = 0
-) -> bool:
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Say what the records are like that a model is tried with."""
+
+    example: Tensor
+    """The features of one, without the batch axis; the values do not matter."""
+    label: Tensor
+    n_tokens: int = 2
+    """Tokens that the model reads, where features are a text."""
+    n_numbers: int = 0
+    """Numbers that it makes of a record on the way, beside those of the gradient."""
+
+    def features(self, n: int, seed: int) -> Tensor:
+        """Return made-up ones, (n, ..)."""
+        return made_up_records(self.example, n, seed=seed, n_tokens=self.n_tokens)
+
+    def labels(self, n: int) -> Tensor:
+        """Return some for them, (n, ..)."""
+        return probe_labels(self.label, n)
+
+
+def is_bit_exact(take: Take, kind: Kind, *, n_tile: int) -> bool:
     """Return whether made-up records have the same gradients and norms, to the last bit, in several arrangements of a
     tile.
 
     Beside other neighbours, in other places, with padding, beside records of every magnitude and such that are not
     finite, or after them, and once more. False too where such a pass cannot be made. A model that mixes records only
     beyond a threshold that none of these crosses is not found.
-
-    example: of one record's features, without the batch axis. n_tokens: that the model reads where these are a text.
-    n_numbers: that it makes of a record on the way, beside those of the gradient.
     """
     generator = torch.Generator().manual_seed(4)
     try:
-        is_so = _is_so_arranged(take, example, label, n_tile)
+        is_so = _is_so_arranged(take, kind, n_tile)
         if not is_so or n_tile == 1:
             return is_so
-        for features, labels, bits in _passes(take, example, label, n_tile, n_tile, n_tokens, n_numbers):
+        for features, labels, bits in _passes(take, kind, n_tile, n_tile):
             order = torch.randperm(n_tile, generator=generator)
             if not _are_same(_bits(take(features[order], labels[order])), slice(None), bits, order):
                 return False
+    except MemoryError:
+        raise
     except RAISED:
         return False
     return True
 
 
-def _is_so_arranged(take: Take, example: Tensor, label: Tensor, n_tile: int) -> bool:
+def _is_so_arranged(take: Take, kind: Kind, n_tile: int) -> bool:
     """Tell it of one tile of records in all arrangements. Raises whatever the model raises."""
-    features, labels = made_up_records(example, n_tile), probe_labels(label, n_tile)
+    features, labels = kind.features(n_tile, seed=2), kind.labels(n_tile)
     expected = _bits(take(features, labels))
     if n_tile == 1:  # nobody is beside it; others may have been before it
         _show(take, features, labels)
@@ -74,19 +93,17 @@ def _is_so_arranged(take: Take, example: Tensor, label: Tensor, n_tile: int) -> 
     )
 
 
-def _passes(
-    take: Take, example: Tensor, label: Tensor, n_rows: int, n_made: int, n_tokens: int, n_numbers: int
-) -> Iterator[tuple[Tensor, Tensor, list[Tensor]]]:
+def _passes(take: Take, kind: Kind, n_rows: int, n_made: int) -> Iterator[tuple[Tensor, Tensor, list[Tensor]]]:
     """Yield `n_made` records with labels, and the bits of a pass of the first `n_rows`, until enough were tried.
 
     Two passes at least: of numbers above zero, and of both signs.
     """
-    labels = probe_labels(label, n_made)
+    labels = kind.labels(n_made)
     for seed in itertools.count():
-        features = made_up_records(example, n_made, seed=seed, n_tokens=n_tokens)
+        features = kind.features(n_made, seed)
         bits = _bits(take(features[:n_rows], labels[:n_rows]))
         yield features, labels, bits
-        n_rounded = max(n_numbers, sum(value[0].numel() for value in bits))
+        n_rounded = max(kind.n_numbers, sum(value[0].numel() for value in bits))
         if seed > 0 and (seed + 1) * n_rows >= min(_ENOUGH, _ENOUGH_NUMBERS // n_rounded):
             return
 
@@ -98,30 +115,23 @@ def _show(take: Take, features: Tensor, labels: Tensor) -> None:
             take(torch.full_like(features, filling), labels)
 
 
-def is_as_in_tile(
-    take: Take,
-    example: Tensor,
-    label: Tensor,
-    *,
-    n_rows: int,
-    n_tile: int,
-    n_tokens: int = 2,
-    n_numbers: int = 0,
-) -> bool:
+def is_as_in_tile(take: Take, kind: Kind, *, n_rows: int, n_tile: int) -> bool:
     """Return whether a pass of `n_rows` records is bit-exact, and gives each record the bits of a tile of `n_tile`.
 
     Then a record's gradient depends on neither who is beside it nor on how many are.
     """
     n_made = -(-n_rows // n_tile) * n_tile
     try:
-        if not _is_so_arranged(take, example, label, n_rows):
+        if not _is_so_arranged(take, kind, n_rows):
             return False
-        for features, labels, bits in _passes(take, example, label, n_rows, n_made, n_tokens, n_numbers):
+        for features, labels, bits in _passes(take, kind, n_rows, n_made):
             for start in range(0, n_rows, n_tile):
                 tile, n_shared = slice(start, start + n_tile), min(n_tile, n_rows - start)
                 expected = _bits(take(features[tile].clone(), labels[tile].clone()))  # where tensors begin
                 if not _are_same(bits, slice(start, start + n_shared), expected, slice(n_shared)):
                     return False
+    except MemoryError:
+        raise
     except RAISED:
         return False
     return True

@@ -35,7 +35,7 @@ from precad.clients.errors import (
     StoppedError,
     UnknownNameError,
 )
-from precad.clients.gradients.bit_exactness import is_as_in_tile, is_bit_exact
+from precad.clients.gradients.bit_exactness import Kind, Take, is_as_in_tile, is_bit_exact
 from precad.clients.gradients.layers import LayerGradients, require_layer_sizes
 from precad.clients.gradients.narrow_pass import NarrowPasses
 from precad.clients.gradients.pass_lengths import OF_ADAPTERS, OF_MODELS, PassLengths
@@ -174,18 +174,18 @@ class RecordEngine:
         passes = self.passes
         return self._holds(passes.path, functools.partial(is_as_in_tile, n_rows=n_rows, n_tile=passes.n_tile))
 
-    def _holds(self, path: Path, is_so: Callable[..., bool]) -> bool:
+    def _holds(self, path: Path, is_so: Callable[[Take, Kind], bool]) -> bool:
         """Tell whether passes are so at the shaken parameters, and at the first ones.
 
         At either a layer of ReLU may be dead, and hide how others are rounded. Adapters are tried once: most of their
         model is constant, and they begin at zero.
         """
-        n_numbers = self.bytes_per_record // 4  # in float32
+        kind = Kind(self._example, self.label, self._n_tokens, n_numbers=self.bytes_per_record // 4)  # of 4 bytes
         first = () if self._variety is OF_ADAPTERS else (flatten(self._template),)
         for parameters in (self._shaken, *first):
             self._load(parameters)
             with self._taking(path) as take:
-                if not is_so(take, self._example, self.label, n_tokens=self._n_tokens, n_numbers=n_numbers):
+                if not is_so(take, kind):
                     return False
         return True
 

@@ -26,7 +26,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from precad.clients.errors import (
     ArgumentError,
-    ClientError,
     DropoutLayerError,
     ModelInputError,
     RecordMixingLayerError,
@@ -43,7 +42,7 @@ from precad.clients.models.networks import flatten, parameter_count
 from precad.clients.models.outputs import outputs_of
 from precad.clients.models.precision import AS_WRITTEN, DOUBLE, Precision
 from precad.clients.models.raised import RAISED
-from precad.clients.own_code import first_line
+from precad.clients.own_code import Unspoken, first_line
 
 Take = Callable[[nn.Module, Tensor, Tensor, Loss], list[LayerGradients]]
 """One way to the gradients of a batch's records."""
@@ -91,12 +90,11 @@ def quiet_copy(model: nn.Module) -> nn.Module:
     Raises: RecordMixingLayerError, DropoutLayerError; ArgumentError where a copy cannot be made.
     """
     refuse_record_mixing(model)
-    try:
+    name = type(model).__name__
+    with Unspoken(
+        lambda error: ArgumentError(f"model {name}: it cannot be copied: {first_line(error)}"), (MemoryError,)
+    ):
         quiet = copied(model).cpu().eval().requires_grad_(requires_grad=False)
-    except (ClientError, MemoryError):
-        raise
-    except RAISED as error:
-        raise ArgumentError(f"model {type(model).__name__}: it cannot be copied: {first_line(error)}") from None
     for layer in quiet.modules():
         if getattr(layer, "inplace", False) is True:
             layer.inplace = False  # type: ignore[assignment]  # a later layer would overwrite what an earlier one wrote
@@ -180,12 +178,9 @@ def _probed(model: nn.Module, made_up: Tensor, label: Tensor, loss: Loss, precis
     def is_right(take: Take) -> bool:
         return _equals(expected, lambda: take(twin, features, labels, loss))
 
-    try:
+    shape = tuple(features.shape[1:])
+    with Unspoken(lambda error: ModelInputError(shape, f"it has no gradient: {first_line(error)}"), (MemoryError,)):
         expected = _flat(one_by_one(twin, features, labels, loss))
-    except (ClientError, MemoryError):
-        raise
-    except RAISED as error:
-        raise ModelInputError(tuple(features.shape[1:]), f"it has no gradient: {first_line(error)}") from None
     require_trained(twin, expected)
     at = flatten(twin)
     if precision is AS_WRITTEN:
@@ -220,6 +215,8 @@ def _equals(expected: Tensor, take: Callable[[], list[LayerGradients]]) -> bool:
     """Tell whether this way gives the gradient of every record, (n, d)."""
     try:
         got = _flat(take())
+    except MemoryError:  # the way of a model depends on no shortage
+        raise
     except RAISED:
         return False  # this way is not for this model; the loop is
     if got.shape != expected.shape:
@@ -314,13 +311,8 @@ def _has_mask(index: object) -> bool:
 def _outputs(model: nn.Module, features: Tensor) -> Tensor:
     """Raises ModelInputError, also unless there is a row of outputs for every record."""
     shape = tuple(features.shape[1:])
-    try:
-        with torch.no_grad():
-            found = outputs_of(model(features))
-    except (ClientError, MemoryError):
-        raise
-    except RAISED as error:
-        raise ModelInputError(shape, first_line(error)) from None
+    with Unspoken(lambda error: ModelInputError(shape, first_line(error)), (MemoryError,)), torch.no_grad():
+        found = outputs_of(model(features))
     if found.shape[:1] != features.shape[:1]:
         rows = f"found {tuple(found.shape)} for {len(features)}"
         raise ModelInputError(shape, f"expected a row of outputs for every record, {rows}")
