@@ -87,7 +87,7 @@ class LedgerInUseError(DpError):
     """Another process has the ledger at `path` open; two writers would each miss the other's charges."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} must be open in one process only, and another one holds it")
+        super().__init__(f"{path}: expected no other process that has it open, found one")
         self.path = path
 
 

@@ -73,16 +73,16 @@ def build(
     if not isinstance(made, nn.Module):
         raise ModelImportError(name, f"it gave a {type(made).__name__}, not a torch.nn.Module")
     if (layer := unsized(made)) is not None:
-        raise ModelImportError(name, f"its layers must know their sizes once made, found {type(layer).__name__}")
+        raise ModelImportError(name, f"layers: expected ones that know their sizes, found {type(layer).__name__}")
     with_constants(made)
     require_constant_base(made)
     load_constants(made, constants)
     if sparse := sorted({str(own.layout) for own in made.buffers() if own.layout is not torch.strided}):
-        raise ModelImportError(name, f"its constants must be dense tensors, found {sparse[0]}")
+        raise ModelImportError(name, f"constants: expected dense tensors, found {sparse[0]}")
     others = sorted({str(one.dtype).removeprefix("torch.") for one in made.parameters()} - {"float32"})
     if others or not parameter_count(made):
         found = f"found {', '.join(others)}" if others else "found none"
-        raise ModelImportError(name, f"its trained parameters must be float32, and there must be some: {found}")
+        raise ModelImportError(name, f"trained parameters: expected float32, and some, {found}")
     return made
 
 

@@ -67,7 +67,7 @@ def ball_factors(norms: Sequence[float], clips: Sequence[float], clip_norm: floa
     Raises: ArgumentError unless every norm is finite.
     """
     if not all(norm < math.inf for norm in norms):  # this form refuses NaN too
-        raise ArgumentError("the vector to project must have a finite norm")
+        raise ArgumentError("vector to project: expected layers of finite norm, found NaN or infinity")
     lower = (1 - _SLACK) ** 2
     squares = [Fraction(norm) ** 2 for norm in norms]
     bounds = [lower * Fraction(clip) ** 2 for clip in clips]

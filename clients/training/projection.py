@@ -34,7 +34,7 @@ def shrinkage(vector: NDArray[np.float64], bound: float) -> float:
     require_positive("bound", bound)
     norm = norm_of(vector)
     if not norm < math.inf:  # this form refuses NaN too
-        raise ArgumentError("the vector to project must have a finite norm")
+        raise ArgumentError(f"vector to project: expected a finite norm, found {norm}")
     return 1.0 if norm <= bound * (1 - _ROUNDING_SLACK / 2) else bound * (1 - _ROUNDING_SLACK) / norm
 
 

@@ -216,7 +216,7 @@ def _counted(
     try:
         bound = rule.bound(log_ratio)
     except ValueError as error:
-        raise ArgumentError(f"model: {error}, found lambda = {log_ratio:g}") from None
+        raise ArgumentError(f"model: {error}") from None
     layers = np.split(update, np.cumsum(layer_sizes)[:-1]) if layer_sizes else [update]
     each = bound / math.sqrt(len(layers))
     is_within = is_finite and all(bool(np.linalg.norm(layer) <= each) for layer in layers)

@@ -218,7 +218,7 @@ class Account:
         try:
             event = None if fields["event"] is None else SampledGaussian(**fields["event"])
         except TypeError as error:
-            raise ValueError(f"event must be a sampled Gaussian or null: {error}") from None
+            raise ValueError(f"event: expected a sampled Gaussian or null, found another: {error}") from None
         self._require_own_group(event)
         rest = {name: fields[name] for name in _FIELDS if name not in ("at", "event")}
         self.take(Line(fields["at"], Payment(event=event, **rest)))

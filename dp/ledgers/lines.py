@@ -98,7 +98,7 @@ def charge_of(fields: Fields, earlier: Collection[int]) -> tuple[int, Charge]:
         raise ValueError(f"charge: expected a round and a list of clients, found the fields {', '.join(fields)}")
     require_count("round", fields["round"])
     if fields["round"] in earlier:
-        raise ValueError(f"a round must be charged once, round {fields['round']} is again")
+        raise ValueError(f"round: expected each of them charged once, found {fields['round']} again")
     return fields["round"], Charge(sorted_ids(fields["clients"]), is_evaluation)
 
 
@@ -122,7 +122,7 @@ def unseal(line: bytes, previous_chain: str) -> tuple[dict[str, Any], str]:
     """Return the fields of a line and its chain value. Raises ValueError unless `seal` makes just this line of them."""
     fields = json.loads(line)
     if not isinstance(fields, dict):
-        raise ValueError("a line must be a JSON object")
+        raise ValueError(f"a line: expected a JSON object, found a {type(fields).__name__}")
     fields.pop("chain", None)
     sealed, chain = seal(fields, previous_chain)
     if sealed != line:

@@ -169,7 +169,7 @@ class QuantileClipping(UpdateClipping):
     def restore(self, state: tuple[float, ...]) -> None:
         """See UpdateClipping."""
         if len(state) != 1 or not self.start / (2 * RANGE) <= state[0] <= self.start * 2 * RANGE:
-            raise ArgumentError(f"the state of {self.name} clipping must be one bound near {self.start:g}")
+            raise ArgumentError(f"state of {self.name}: expected one bound near {self.start:g}, found {list(state)}")
         (self.known_bound,) = state
 
 

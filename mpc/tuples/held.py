@@ -65,7 +65,7 @@ class BatchShape:
 
     def __post_init__(self) -> None:
         if len(set(self.clients)) != len(self.clients):
-            raise ParameterError("clients of a batch must be distinct")
+            raise ParameterError(f"clients of a batch: expected each of them once, found {list(self.clients)}")
         if self.dim < 1 or self.round < 0:
             raise ParameterError(f"dim, round: expected at least 1 and at least 0, found {self.dim} and {self.round}")
         if self.pairs and len(self.clients) > MAX_OF_PAIRS:
@@ -73,7 +73,7 @@ class BatchShape:
                 f"clients: expected at most {MAX_OF_PAIRS} in a batch with pairs, found {len(self.clients)}"
             )
         if self.layer_sizes and not (min(self.layer_sizes) >= 1 and sum(self.layer_sizes) == self.dim):
-            raise ParameterError(f"layer_sizes must be >= 1 and cover the {self.dim} coordinates of a batch")
+            raise ParameterError(f"layer_sizes: expected 1 or more each, {self.dim} in all, found {self.layer_sizes}")
 
     @classmethod
     def anonymous(
@@ -214,7 +214,9 @@ class ServerTuples:
             if words.size != (due := n_words if corrected else 0):
                 raise MalformedMessageError(f"{name} of a batch: expected {due} words, found {words.size}")
         if not _are_elements(dealt.equality):
-            raise MalformedMessageError("equality corrections of a batch must be below p = 2^127 - 1")
+            raise MalformedMessageError(
+                "equality corrections of a batch: expected all below 2^127 - 1, found larger ones"
+            )
         if len(dealt.peer_seed_digests) != n * DIGEST_BYTES:
             raise MalformedMessageError(
                 f"peer_seed_digests of a batch: expected {n * DIGEST_BYTES} bytes, found {len(dealt.peer_seed_digests)}"

@@ -91,7 +91,7 @@ class QuantileRule:
         """S = C e^lambda, with the float64 nearest to e^lambda: `math.exp` differs between machines, and servers whose
         models differ in a bit stop. Raises ValueError beyond the range."""
         if not abs(log_ratio) <= LARGEST_LOG_RATIO * (1 + 2.0**-20):  # lambda is stored in float32; refuses NaN too
-            raise ValueError(f"the learnt bound must be within e^{LARGEST_LOG_RATIO:.3f} of its start")
+            raise ValueError(f"learnt bound: expected |lambda| <= {LARGEST_LOG_RATIO:.3f}, found {log_ratio:g}")
         return self.clip * float(_EXACT.exp(Decimal(log_ratio)))
 
     def next_log_ratio(self, log_ratio: float, coordinate: float) -> np.float32:

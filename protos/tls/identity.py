@@ -44,7 +44,7 @@ class PinRefusedError(IdentityError):
     """The authority signed the peer's certificate, and it is not the one agreed on with that peer."""
 
     def __init__(self, *, expected: str, found: str) -> None:
-        super().__init__(f"the peer's certificate must be the pinned one, SHA-256 {expected}, and is {found}")
+        super().__init__(f"the peer's certificate: expected the pinned one, SHA-256 {expected}, found {found}")
 
 
 class Role(enum.StrEnum):
@@ -110,10 +110,10 @@ def _named(pem: bytes) -> tuple[Role, str]:
     except x509.ExtensionNotFound:
         uris = []
     if len(uris) != 1:
-        raise IdentityError(f"a certificate must carry one precad:// identity, found {uris or 'none'}")
+        raise IdentityError(f"a certificate's identity: expected one precad:// URI, found {uris or 'none'}")
     match = _URI.fullmatch(uris[0])
     if match is None or match[1] not in set(Role):
-        raise IdentityError(f"a certificate's identity must read precad://<role>/<name>, found {uris[0]!r}")
+        raise IdentityError(f"a certificate's identity: expected precad://<role>/<name>, found {uris[0]!r}")
     return Role(match[1]), match[2]
 
 
@@ -181,7 +181,7 @@ def require_current(context: AuthenticatedCall) -> None:
     """Require a certificate that is valid now. Raises: IdentityError."""
     if not is_current(context):
         ends = parse_certificate(peer_certificate(context)).not_valid_after_utc
-        raise IdentityError(f"the peer's certificate must be valid now, and ends on {ends}")
+        raise IdentityError(f"the peer's certificate: expected one that is valid now, found one that ends on {ends}")
 
 
 def require_role(context: AuthenticatedCall, *allowed: Role) -> Identity:

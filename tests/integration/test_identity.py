@@ -372,7 +372,7 @@ WRONG_ROLE: dict[str, Attack] = {
     "a second server A with another certificate": (
         lambda s: link(s, B, s.certificates.second_a),
         STATUS.PERMISSION_DENIED,
-        "certificate must be the pinned one, SHA-256 ",
+        "certificate: expected the pinned one, SHA-256 ",
     ),
     "a second server A with the same certificate": (
         lambda s: link(s, B, A.value),
@@ -382,7 +382,7 @@ WRONG_ROLE: dict[str, Attack] = {
     "a second server A at the dealer": (
         lambda s: ask_dealer(s, s.certificates.second_a),
         STATUS.PERMISSION_DENIED,
-        "certificate must be the pinned one, SHA-256 ",
+        "certificate: expected the pinned one, SHA-256 ",
     ),
 }
 
@@ -567,7 +567,7 @@ async def test_a_second_server_a_ends_with_a_clear_error(
             theirs = certificates.second_a
             config = config.model_copy(update={"certificate": theirs.certificate, "key": theirs.key})
         second = Aggregator(party=0, task=TASK, config=config, addresses=(scene.address(B), scene.address(DEALER)))
-        refused = (TaskRefusedError, "aggregator B refused the link: .*must be the pinned one")
+        refused = (TaskRefusedError, "aggregator B refused the link: .*expected the pinned one")
         if impostor == "the same certificate":  # it may be A that lost its link, so it asks for a while
             refused = (PeerUnreachableError, "no link within 6 s: .*linked with another aggregator A")
         with pytest.raises(refused[0], match=refused[1]):

@@ -588,7 +588,7 @@ async def test_strangers_get_nothing_and_change_nothing(pki: Pki, second_a: TlsF
             assert "needs the role aggregator-a or aggregator-b" in text
         code, text = await desk.refusal(second_a, hello(), batch())
         assert code is STATUS.PERMISSION_DENIED
-        assert "must be the pinned one" in text
+        assert "expected the pinned one" in text
         async with desk.source(0) as a, desk.source(1) as b:
             code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_A), hello(task="small-2"), batch())
             assert code is STATUS.FAILED_PRECONDITION

@@ -175,7 +175,7 @@ def test_what_has_no_digest_is_told_and_no_traceback() -> None:
     old = nn.utils.weight_norm(nn.Linear(4, 2))  # the form that PyTorch cannot copy
     with pytest.raises(ArgumentError, match="model Linear: it cannot be copied"):
         model_digest(old, ROW)
-    with pytest.raises(ModelImportError, match=r"must be dense tensors, found torch\.sparse_coo"):
+    with pytest.raises(ModelImportError, match=r"constants: expected dense tensors, found torch\.sparse_coo"):
         networks.build(f"{HERE}:sparse")
 
 

@@ -205,7 +205,7 @@ def test_training_that_is_not_finite_counts_as_too_long(engine: RecordEngine) ->
 
 @pytest.mark.parametrize("log_ratio", [7.0, -7.0])
 def test_a_bound_out_of_its_range_is_refused_before_any_training(engine: RecordEngine, log_ratio: float) -> None:
-    with pytest.raises(ArgumentError, match=r"model: the learnt bound must be within .*, found lambda = -?7"):
+    with pytest.raises(ArgumentError, match=r"model: learnt bound: expected .*, found -?7"):
         updates(learning_task(), engine, log_ratio)
 
 

@@ -176,7 +176,7 @@ def test_projection_returns_a_vector_of_its_own():
 
 @pytest.mark.parametrize("entry", [math.nan, math.inf, -math.inf, 1.7e308])
 def test_vectors_without_a_finite_norm_are_refused(entry):
-    with pytest.raises(ArgumentError, match="must have a finite norm"):
+    with pytest.raises(ArgumentError, match=r"vector to project: expected a finite norm, found (nan|inf)"):
         project(np.array([entry, 1.7e308]), 1.0)
 
 

@@ -310,7 +310,7 @@ def assert_refused(result: Result, *patterns: str) -> None:
     ("changes", "pattern"),
     [
         ({"task.model": "resnet"}, "task.model: expected one of cifar, cnn, .*, found 'resnet'"),
-        ({"task.model": "torch.nn:Identity"}, "task.model: .*there must be some"),
+        ({"task.model": "torch.nn:Identity"}, "task.model: .*expected float32, and some, found none"),
         ({"task.model": f"{__name__}:batch_normalised"}, r"task.model: layer '1' \(BatchNorm2d\) mixes"),
         ({"task.model": "nowhere:Net"}, "task.model: .*No module named 'nowhere'"),
         ({"task.model": "cifar"}, r"task.model: the model does not fit records of shape \(1, 32, 32\)"),

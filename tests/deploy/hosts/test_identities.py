@@ -159,12 +159,16 @@ USUAL = """{"subject": {"organization": "precad"}, "sans": [{"type": "dns", "val
 @pytest.mark.parametrize(
     ("change", "subject", "words"),
     [
-        (lambda _: USUAL, "hospital-1", "must carry one precad:// identity, found none"),
+        (lambda _: USUAL, "hospital-1", "expected one precad:// URI, found none"),
         (lambda text: text, "dealer", "name: expected one for a client that is no role's"),
         (lambda text: text, "aggregator-b", "name: expected one for a client that is no role's"),
         (lambda text: text, "Hospital-1", "name: expected one for a client that matches"),
-        (lambda text: text, "a/b", "must read precad://<role>/<name>"),
-        (lambda text: text.replace("client/%s", "clients/%s"), "hospital-1", "must read precad://<role>/<name>"),
+        (lambda text: text, "a/b", "identity: expected precad://<role>/<name>"),
+        (
+            lambda text: text.replace("client/%s", "clients/%s"),
+            "hospital-1",
+            "identity: expected precad://<role>/<name>",
+        ),
         (lambda text: text.replace("precad://", "spiffe://"), "hospital-1", "found none"),
     ],
 )

@@ -487,7 +487,7 @@ def test_budgets_may_change_between_runs(charged):
 
 def test_a_second_process_cannot_open_the_file(charged):
     """A lock belongs to an open file, so a second opening stands for a second process."""
-    with open_ledger(charged), pytest.raises(LedgerInUseError, match="must be open in one process only"):
+    with open_ledger(charged), pytest.raises(LedgerInUseError, match="expected no other process that has it"):
         open_ledger(charged)
     open_ledger(charged).close()
 
