@@ -36,6 +36,7 @@ from precad.deploy.reporting.certificates import RunCertificate, certificate_of
 from precad.deploy.reporting.run_folder import read_deployed
 from precad.deploy.run_files.folder import RunFolder, require_deployed
 from precad.deploy.run_files.spent import cost_in
+from precad.protos.task.model_update import has_diverged
 from precad.protos.tls.files import TlsMaterial
 from precad.servers.config import AggregatorConfig, require_own_role
 from precad.servers.store.folder import ledger_path
@@ -134,7 +135,7 @@ def export(
         "out": str(out),
         "statement_sha256": sha256(statement.canonical()),
         "files": files,
-        "remarks": remarks(files, adapted(module)),
+        "remarks": [*_of_divergence(finished[0]), *remarks(files, adapted(module))],
         "signed_by": [tls.identity.role.value for _, tls in source.servers],
         "statement": statement.model_dump(mode="json"),
     }
@@ -153,6 +154,11 @@ def _sign(
 ) -> None:
     said = signing.endorsement_of(found, tls.identity, statement.canonical(), files, today=day)
     signing.write_signature(folder, said, tls)
+
+
+def _of_divergence(found: FinishedTask) -> list[str]:
+    """Return that the model is of no use, where it is of none: its numbers stay what both servers released."""
+    return ["the training diverged: the model's squared norm is not finite"] if has_diverged(found.parameters) else []
 
 
 def _require_new(out: Path) -> None:

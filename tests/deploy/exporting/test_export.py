@@ -172,6 +172,24 @@ def test_the_model_is_the_released_one_and_its_file_loads_without_pickle(exporte
     assert np.array_equal(networks.flatten(module), TRAINED)
 
 
+def test_the_operator_is_told_that_the_training_diverged(run: Path, tmp_path: Path) -> None:
+    """Finite numbers that no network can compute with are exported as they were released, and a line says so."""
+    task, diverged = configuration.load(run / "config.toml").task, TRAINED.copy()
+    diverged[3] = 1e30
+    for letter in LETTERS:
+        shutil.rmtree(run / letter)
+        write_state(run / letter, task, ROLES[letter], trained=diverged)
+    assert "the training diverged" in precad("export", run, "--out", tmp_path / "out").output
+    exported = networks.build("mlp")
+    exported.load_state_dict(torch.load(tmp_path / "out/model.pt", weights_only=True))
+    assert np.array_equal(networks.flatten(exported), diverged)
+
+
+def test_a_model_of_finite_numbers_is_exported_without_a_remark(finished: Path, tmp_path: Path) -> None:
+    """Nothing is said of a training that did not diverge."""
+    assert "diverged" not in precad("export", finished, "--out", tmp_path / "out").output
+
+
 def test_the_statement_is_canonical_and_says_what_the_ledger_holds(exported: Path, finished: Path) -> None:
     """Epsilons beside dp-accounting's own composition of the busiest client's rounds: at least it, within 1e-3."""
     content = (exported / "statement.json").read_bytes()
