@@ -59,7 +59,7 @@ class FinishedTask:
 
 
 def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
-    """Read a finished task from a server's folder. Nothing is changed, but the ledger is locked while it is read.
+    """Read a finished task from a server's folder, which may be one that nothing can be written to.
 
     role: that of the server whose folder it is.
 
@@ -112,12 +112,12 @@ def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
 
 
 def _ledger(state_dir: Path, task: Task) -> Ledger:
-    """Open. It is whole: opening would cut off an incomplete last line, which no server leaves that has ended."""
+    """Read it. It is whole: no server that has ended leaves an incomplete last line, and reading would leave it out."""
     path = ledger_path(state_dir)
-    with refusing(OSError, f"{path}: expected a ledger that can be opened and locked", SetupError):
+    with refusing(OSError, f"{path}: expected a ledger that can be read and locked", SetupError):
         if not path.read_bytes().endswith(b"\n"):
             raise AuditError(f"{path}: expected whole lines, found one that is cut off at the end")
-        return open_ledger(state_dir, task)
+        return open_ledger(state_dir, task, only_reads=True)
 
 
 def _standing(last: audit_log.Entry, n_committed: int, task: Task) -> str:

@@ -212,11 +212,11 @@ def _charged(folder: RunFolder, task: Task) -> Counter[str]:
 
     Rounds that were given up after their charge count. Raises OSError, DpError.
     """
-    ledger_path(folder.state_dir("a")).stat()  # opening would make one
+    ledger_path(folder.state_dir("a")).stat()
     found = Counter[str]()
     for state_dir in folder.state_dirs:
         if ledger_path(state_dir).exists():
-            with open_ledger(state_dir, task) as ledger:
+            with open_ledger(state_dir, task, only_reads=True) as ledger:
                 found |= Counter(ledger.participation)
     return found
 

@@ -69,14 +69,15 @@ def larger_of(one: Written, other: Written) -> Written:
 
 @contextmanager
 def _ledger_of(state_dir: Path, task: Task) -> Iterator[Ledger]:
-    """Open a server's ledger; an empty one elsewhere where the server was stopped before it made its own.
+    """Read a server's ledger; an empty one elsewhere where the server was stopped before it made its own.
 
     A ledger that we made there would stand alone, and the server would refuse the folder. Raises SetupError, DpError.
     """
     with ExitStack() as stack:
-        if not ledger_path(state_dir).exists():
+        is_there = ledger_path(state_dir).exists()
+        if not is_there:
             state_dir = Path(stack.enter_context(TemporaryDirectory()))
-        yield stack.enter_context(open_ledger(state_dir, task))
+        yield stack.enter_context(open_ledger(state_dir, task, only_reads=is_there))
 
 
 def _evaluations(ledger: Ledger, task: Task) -> Written:

@@ -83,6 +83,7 @@ class Ledger(KeepsSealedFile):
     - `evaluations`: what an evaluation is, and how many there are at most; None: none can be charged.
     - `rests_on`: conditions of the figures, by view, which a later task that counts this one prints as well.
     - `accountant`: what composes rounds, which must prove bounds; None: `PldAccountant`.
+    - `only_reads`: read the file, which may lie where nothing can be written, and take no charge.
 
     For the life of the file, `events`, `delta`, `slack`, `every_round`, `unit`, `steps_per_round`, `earlier` and
     `evaluations` are fixed.
@@ -110,6 +111,7 @@ class Ledger(KeepsSealedFile):
         evaluations: Evaluations | None = None,
         rests_on: Mapping[View, str] = MappingProxyType({}),
         accountant: PrivacyAccountant | None = None,
+        only_reads: bool = False,
     ) -> None:
         if set(events) != set(View):
             raise ValueError(f"events: expected one entry for each of {', '.join(View)}, found {', '.join(events)}")
@@ -148,7 +150,7 @@ class Ledger(KeepsSealedFile):
         self._participation, self._answered = Counter[str](), Counter[str]()
         self._of_epochs: dict[int, set[str]] = {}
         header = self._header() | fields_of_conditions(rests_on)
-        self._file = SealedFile(path, header, self._replay, "a ledger", words=(CONDITIONS,))
+        self._file = SealedFile(path, header, self._replay, "a ledger", (CONDITIONS,), only_reads=only_reads)
 
     @property
     def cost(self) -> TaskCost:

@@ -27,6 +27,8 @@ class SealedFile:
         entry: Callable[[Fields], None],
         kind: str,
         words: Collection[str] = (),
+        *,
+        only_reads: bool = False,
     ) -> None:
         """Open the file, or begin it with `header`, and give the fields of every other line to `entry`.
 
@@ -35,19 +37,22 @@ class SealedFile:
 
         - kind: of file, for messages
         - words: fields in the header that another version may say otherwise, or not at all
+        - only_reads: change nothing, and close the file again; it may lie where nothing can be written
         """
         self.chain = FIRST_CHAIN
         """The last line's. Whoever keeps it notices every later change of the lines so far."""
         self.is_closed = False
         self._kind: Final = kind
         self._words: Final = frozenset(words)
-        self._fd = None if path is None else _open_alone(path)
+        self._fd = None if path is None else _open_to_read(path) if only_reads else _open_alone(path)
         try:
             if path is not None and self._fd is not None:
-                self._load(path, self._fd, header, entry)
+                self._load(path, None if only_reads else self._fd, header, entry)
         except BaseException:
             self.close()
             raise
+        if only_reads:
+            self.close()
 
     def append(self, *lines: Fields) -> None:
         """Add lines, in one write, on the disk when this returns. Raises OSError, which closes the file."""
@@ -74,13 +79,16 @@ class SealedFile:
             os.close(self._fd)
             self._fd = None
 
-    def _load(self, path: Path, fd: int, header: Fields, entry: Callable[[Fields], None]) -> None:
+    def _load(self, path: Path, fd: int | None, header: Fields, entry: Callable[[Fields], None]) -> None:
+        """Replay the whole lines. fd: where an incomplete end is cut off, and a file begun; None: neither."""
         content = path.read_bytes()
         end = content.rfind(b"\n") + 1
         self.chain = replay(path, content[:end], lambda found: self._require_same(found, header), entry)
+        if end == 0 and not seal(header, FIRST_CHAIN)[0].startswith(content):
+            raise LedgerCorruptedError(path, line=1, problem=f"this is not the beginning of {self._kind}")
+        if fd is None:
+            return
         if end < len(content):
-            if end == 0 and not seal(header, FIRST_CHAIN)[0].startswith(content):
-                raise LedgerCorruptedError(path, line=1, problem=f"this is not the beginning of {self._kind}")
             os.ftruncate(fd, end)
             os.fsync(fd)
         if end == 0:
@@ -129,19 +137,31 @@ def sync_folder(folder: Path) -> None:
 def _open_alone(path: Path) -> int:
     """Open `path` for appending, readable by its owner, locked against other processes until it is closed.
 
-    Whoever asks `is_open` has the lock for an instant, and is waited for.
+    Whoever asks `is_open`, or reads, has the lock for an instant, and is waited for.
     """
     fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    _lock(path, fd, fcntl.LOCK_EX)
+    return fd
+
+
+def _open_to_read(path: Path) -> int:
+    """Open `path`, whose lines no process adds to until it is closed."""
+    fd = os.open(path, os.O_RDONLY)
+    _lock(path, fd, fcntl.LOCK_SH)
+    return fd
+
+
+def _lock(path: Path, fd: int, kind: int) -> None:
     deadline = time.monotonic() + _ASKING_S
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() > deadline:
                 os.close(fd)
                 raise LedgerInUseError(path) from error
         else:
-            return fd
+            return
         time.sleep(_ASKING_S / 10)
 
 

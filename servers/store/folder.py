@@ -106,18 +106,22 @@ def ledger_path(state_dir: Path) -> Path:
     return state_dir / "ledger.jsonl"
 
 
-def open_ledger(state_dir: Path, task: Task, earlier: Sequence[EarlierTask] | None = None) -> Ledger:
+def open_ledger(
+    state_dir: Path, task: Task, earlier: Sequence[EarlierTask] | None = None, *, only_reads: bool = False
+) -> Ledger:
     """Return the task's ledger, for both views and every level, in a folder that is made where there is none.
 
-    earlier: finished tasks that it counts as well; None: those that it counts already. Raises SetupError when it cannot
-    be written or counts others, DpError when it is not one of this task.
+    earlier: finished tasks that it counts as well; None: those that it counts already. only_reads: of a ledger that is
+    there, which may lie where nothing can be written. Raises SetupError when it cannot be read, cannot be written or
+    counts others, DpError when it is not one of this task.
     """
     privacy = task_privacy(task)
     path = ledger_path(state_dir)
     if earlier is not None:
         require_started_with(path, earlier)
     try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not only_reads:
+            state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Ledger(
             path,
             events=privacy.events,
@@ -132,11 +136,13 @@ def open_ledger(state_dir: Path, task: Task, earlier: Sequence[EarlierTask] | No
             earlier=counted_in(path) if earlier is None else earlier,
             evaluations=privacy.evaluations,
             rests_on={view: why for view, why in privacy.said.items() if why},
+            only_reads=only_reads,
         )
     except ValueError as error:
         raise SetupError(f"earlier_ledgers: {error}") from None
     except OSError as error:
-        raise SetupError(f"state_dir: expected a ledger to write to, found {path}: {error.strerror or error}") from None
+        use = "read" if only_reads else "write to"
+        raise SetupError(f"state_dir: expected a ledger to {use}, found {path}: {error.strerror or error}") from None
 
 
 def require_started_with(ledger: Path, earlier: Sequence[EarlierTask]) -> None:

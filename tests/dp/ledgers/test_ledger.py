@@ -492,6 +492,47 @@ def test_a_second_process_cannot_open_the_file(charged):
     open_ledger(charged).close()
 
 
+def test_whoever_only_reads_needs_no_right_to_write(charged, path, monkeypatch):
+    """Evidence on a disk that is mounted to be read: the same figures, nothing changed or made, and no charge taken."""
+    charged.write_bytes(charged.read_bytes() + b'{"round":6')
+    before, real = charged.read_bytes(), os.open
+    writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+    def of_a_read_only_disk(name, flags, *rest, **options):
+        if flags & writes:
+            raise OSError(30, "Read-only file system", str(name))
+        return real(name, flags, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", of_a_read_only_disk)
+        with pytest.raises(OSError, match="Read-only file system"):
+            open_ledger(charged)
+        first, second = (open_ledger(charged, only_reads=True) for _ in range(2))
+        with pytest.raises(FileNotFoundError):
+            open_ledger(path.with_name("none.jsonl"), only_reads=True)
+    with pytest.raises(LedgerClosedError):
+        first.charge(6, ["bob"])
+    assert charged.read_bytes() == before
+    assert sorted(path.parent.iterdir()) == [charged]
+    with open_ledger(charged) as ledger:
+        assert first.chain == second.chain == ledger.chain
+        assert first.participation == ledger.participation == {"alice": 2, "bob": 1, "carol": 1}
+        assert first.statement(View.ONE_SERVER) == ledger.statement(View.ONE_SERVER)
+
+
+def test_a_ledger_is_not_read_while_it_is_written(charged):
+    """Refuse: a process that charges has to end first, so that all charges are read."""
+    with open_ledger(charged), pytest.raises(LedgerInUseError, match="expected no other process that has it"):
+        open_ledger(charged, only_reads=True)
+    assert open_ledger(charged, only_reads=True).rounds == {0, 1, 5}
+
+
+def test_damage_is_found_by_whoever_only_reads(charged):
+    charged.write_bytes(charged.read_bytes().replace(b'"bob"', b'"bOb"', 1))
+    with pytest.raises(LedgerCorruptedError, match="line 2: the line was changed"):
+        open_ledger(charged, only_reads=True)
+
+
 def test_a_closed_ledger_takes_no_charge(charged):
     ledger = open_ledger(charged)
     ledger.close()
