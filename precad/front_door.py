@@ -119,7 +119,7 @@ def run(
     InterruptedRunError, in a notebook KeyboardInterrupt.
 
     Raises: ConfigError before a role's process starts. RunFailedError where a server or the dealer ends early.
-    UnfulfilledError where the model is not finite, once all files are written.
+    UnfulfilledError where the model is not finite, or no foreign trainer trained, once all files are written.
 
         >>> found = precad.run({
         ...     "task": {
@@ -135,7 +135,7 @@ def run(
     from precad.clients.own_code import refuse_within_import
     from precad.deploy.configuration.apps import with_app
     from precad.deploy.configuration.client_ids import with_clients
-    from precad.deploy.localhost.whole import complete, prepare, require_finite
+    from precad.deploy.localhost.whole import complete, prepare, require_fulfilled
     from precad.results import RunResult
 
     refuse_within_import("run")
@@ -151,7 +151,7 @@ def run(
             resumes=resume,
         )
         summary = complete(local)
-    require_finite(summary)
+    require_fulfilled(summary)
     task = local.deployment.task
     return RunResult.of(summary, task.model, task.model_arguments)
 

@@ -135,7 +135,7 @@ def _run_local(
         if forks is not None:
             unless_prepared.callback(forks.close)
         settings = raw()
-        from precad.deploy.localhost.whole import complete, prepare, require_finite
+        from precad.deploy.localhost.whole import complete, prepare, require_fulfilled
 
         local = prepare(settings, output, people, dashboard=dashboard, stays=stays, resumes=resumes, forks=forks)
         unless_prepared.pop_all()
@@ -151,7 +151,7 @@ def _run_local(
             raise
         finally:
             local.close()
-        require_finite(summary)
+        require_fulfilled(summary)
 
 
 def _wait_for_enter() -> None:

@@ -172,7 +172,11 @@ def _signals_as_they_were() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def require_finite(summary: Mapping[str, Any]) -> None:
-    """Raise UnfulfilledError where the training left the finite numbers."""
+def require_fulfilled(summary: Mapping[str, Any]) -> None:
+    """Raise UnfulfilledError where the training left the finite numbers, or no foreign trainer trained."""
     if not summary["model_is_finite"]:
         raise UnfulfilledError("the training diverged: the model, its outputs or its loss are not finite")
+    trainer = summary.get("trainer", {})
+    if trainer.get("failed") and not trainer["trained"]:
+        found = f"{trainer['failed']} that failed; {summary['output']}/logs say why"
+        raise UnfulfilledError(f"{trainer['name']}: expected trainings, found {found}")

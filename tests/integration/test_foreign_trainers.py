@@ -103,6 +103,21 @@ def test_whole_clients_alone_have_figures_and_the_reason_is_said(mixed: tuple[Pa
     assert "no figure is shown for one record" in (folder / "report.html").read_text()
 
 
+def test_a_run_whose_trainings_all_failed_is_no_success(tmp_path: Path) -> None:
+    """Whoever starts it from a script reads code 3, once all files are written, and where to look."""
+    (tmp_path / "broken.py").write_text('def train(arrays, config):\n    raise ValueError("PATIENT 4711081547")\n')
+    raw: dict[str, Any] = demo_config(n_clients=3, rounds=2)
+    raw["task"] |= {**USER_DP, "client_rate": 1.0}
+    raw["client"] = {"trainer": "broken:train", "trainer_isolation": "best-effort"}
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(raw))
+    command = [*PRECAD, "run", str(tmp_path / "run.toml"), "--output", "out"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=250)
+    assert done.returncode == 3, done.stderr
+    assert "broken:train: expected trainings, found 6 that failed; " in done.stderr
+    assert "4711081547" not in done.stdout + done.stderr
+    assert json.loads((tmp_path / "out/summary.json").read_text())["trainer"]["failed"] == 6
+
+
 EVALUATING = """
 import numpy as np
 
