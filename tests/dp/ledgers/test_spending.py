@@ -39,6 +39,17 @@ def test_the_limit_stops_before_anything_is_written(tmp_path: Path) -> None:
         assert record.epsilon <= 1.0
 
 
+@pytest.mark.parametrize(
+    ("limit", "delta", "field"),
+    [(0.0, 1e-5, "limit_epsilon"), (math.nan, 1e-5, "limit_epsilon"), (1.0, 0.0, "delta"), (1.0, 1.0, "delta")],
+)
+def test_terms_that_limit_nothing_are_refused(tmp_path: Path, limit: float, delta: float, field: str) -> None:
+    """At delta = 1 every answer would cost nothing; no file is begun under such terms."""
+    with pytest.raises(ValueError, match=f"^{field}: expected"):
+        Spending(tmp_path / "alice.queries", client="alice", limit_epsilon=limit, delta=delta)
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_line_that_was_cut_does_not_count(tmp_path: Path) -> None:
     """Its charge did not return, so that nothing left; every complete line counts."""
     with spending(tmp_path) as record:
