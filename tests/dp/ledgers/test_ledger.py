@@ -29,6 +29,7 @@ from precad.dp.accountants.pld import (
 from precad.dp.accountants.side_by_side import GdpCltAccountant
 from precad.dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError, LedgerInUseError
 from precad.dp.ledgers.ledger import Ledger, Level, verified_charges
+from precad.dp.ledgers.lines import seal
 from tests.dp.ledgers.charge_forever import DELTA, EVENTS, clients_of
 
 
@@ -473,6 +474,33 @@ def test_a_torn_line_behind_a_damaged_one_is_not_cut(charged):
 def test_other_parameters_are_refused_by_name(charged, changes, field):
     with pytest.raises(LedgerCorruptedError, match=f"line 1: the file was started with {field}"):
         open_ledger(charged, **changes)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"round": -1},
+        {"round": True},
+        {"round": 6.0},
+        {"round": "6"},
+        {"round": 5},
+        {"clients": "bob"},
+        {"clients": ["bob", "bob"]},
+        {"clients": [""]},
+        {"clients": [7]},
+        {"kind": "training"},
+    ],
+)
+def test_a_line_that_is_no_charge_is_refused_though_its_chain_is_right(charged, change):
+    """Whoever writes to the file can seal: a line must be something that `charge` would have written."""
+    whole, chain = charged.read_bytes(), open_ledger(charged, only_reads=True).chain
+    good = {"round": 6, "clients": ["bob"]}
+    charged.write_bytes(whole + seal(good, chain)[0])
+    assert open_ledger(charged, only_reads=True).rounds == {0, 1, 5, 6}
+    charged.write_bytes(whole + seal(good | change, chain)[0])
+    for reads in (True, False):
+        with pytest.raises(LedgerCorruptedError, match="line 5"):
+            open_ledger(charged, only_reads=reads)
 
 
 def test_budgets_may_change_between_runs(charged):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.errors import BudgetExceededError, LedgerCorruptedError, LedgerInUseError
+from precad.dp.ledgers.lines import FIRST_CHAIN, seal
 from precad.dp.ledgers.spending import Spending
 
 
@@ -74,6 +76,32 @@ def test_an_edit_is_noticed(tmp_path: Path, change: tuple[str, str]) -> None:
     path.write_text(path.read_text().replace(*change, 1))
     with pytest.raises(LedgerCorruptedError, match=r"line [12]"):
         spending(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"noise_multiplier": True},
+        {"noise_multiplier": "9"},
+        {"noise_multiplier": 0.0},
+        {"noise_multiplier": math.inf},
+        {"slack": -1e-7},
+        {"slack": math.nan},
+        {"slack": "0"},
+        {"kind": "evaluation"},
+    ],
+)
+def test_a_line_that_is_no_answer_is_refused_though_its_chain_is_right(tmp_path: Path, change: dict[str, Any]) -> None:
+    """Whoever writes to the file can seal: what a line says of an answer must be something that was charged."""
+    header, chain = seal({"format": 1, "answers_of": "alice"}, FIRST_CHAIN)
+    good = {"query": "aa", "column": "age", "noise_multiplier": 9.0, "slack": 0.0}
+    for fields, is_refused in ((good, False), (good | change, True)):
+        (tmp_path / "alice.queries").write_bytes(header + seal(fields, chain)[0])
+        if is_refused:
+            with pytest.raises(LedgerCorruptedError, match="line 2"):
+                spending(tmp_path)
+        else:
+            spending(tmp_path).close()
 
 
 def test_the_record_is_of_one_client_and_one_process(tmp_path: Path) -> None:
