@@ -359,6 +359,7 @@ class Signature:
     signed_on: str
     audit_log_chain: str
     ledger_chain: str
+    """Empty where the task hides draws."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,7 +49,8 @@ class FinishedTask:
     earlier: tuple[EarlierTask, ...]
     """Finished tasks that every statement counts as well."""
     views: Mapping[Conduct, Mapping[View, PrivacyStatement]]
-    """Statements about what the algorithm protects, a record or a client, where most rounds were, or can have been."""
+    """Statements about what the algorithm protects, a record or a client, where most rounds were, or can have been.
+    Where draws are hidden, none counts the rounds that a client was in."""
     levels: Mapping[Conduct, Mapping[Level, PrivacyStatement]]
     """Statements about a unit of any enrolled client, drawn or not, against clients only. A level without an account is
     left out."""
@@ -100,7 +101,7 @@ def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
             n_discarded=ledger.discarded_draws,
             most_rounds=ledger.most_rounds_of_a_client,
             earlier=ledger.cost.earlier,
-            views={conduct: {view: ledger.statement(view, conduct=conduct) for view in View} for conduct in Conduct},
+            views={conduct: {view: _of_view(ledger, view, conduct, task) for view in View} for conduct in Conduct},
             levels={
                 conduct: {level: ledger.task_statement(level, conduct) for level in Level if level in ledger.levels}
                 for conduct in Conduct
@@ -109,6 +110,19 @@ def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
             n_log_entries=len(log),
             ledger_chain=ledger.chain,
         )
+
+
+def _of_view(ledger: Ledger, view: View, conduct: Conduct, task: Task) -> PrivacyStatement:
+    """Return what is stated of a view. Where draws are hidden, all charged rounds count, as if a client were in each.
+
+    The rounds of the client that was in most tell clients of draws, and a released statement tells them.
+    """
+    said = ledger.statement(view, conduct=conduct)
+    if conduct is not Conduct.WATCHES or not task.hides_draws:
+        return said
+    of_all = ledger.cost.of_view(view, ledger.charged.n_charged, ledger.charged.n_evaluations)
+    most = ledger.statement(view, conduct=Conduct.MAY_DISCARD).epsilon  # what holds against more holds against less
+    return replace(said, epsilon=min(of_all, most))
 
 
 def _ledger(state_dir: Path, task: Task) -> Ledger:

@@ -321,6 +321,8 @@ def _privacy(finished: FinishedTask, privacy: TaskPrivacy) -> tuple[PrivacyPart,
     for conduct in Conduct:
         views, levels = finished.views[conduct], finished.levels[conduct]
         of_views, of_levels = _COUNTED[conduct]
+        if conduct is Conduct.WATCHES and finished.task.hides_draws:
+            of_views = of_levels
         rows += [
             _row(said, of_views, rests_on[view], conduct, is_proved=privacy.events[view] is not None)
             for view, said in views.items()

@@ -18,7 +18,7 @@ import json
 import math
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -43,14 +43,15 @@ from precad.deploy.exporting import formats
 from precad.deploy.exporting.export import export, source_of
 from precad.deploy.exporting.finished import read_finished
 from precad.deploy.exporting.formats import Format, module_of, write_files
-from precad.deploy.exporting.statement import difference, parse_statement, statement_of
+from precad.deploy.exporting.signing import endorsement_of
+from precad.deploy.exporting.statement import Counted, difference, parse_statement, statement_of
 from precad.deploy.exporting.verify import verify_export
 from precad.deploy.oversight.log_audit import copy_state
 from precad.dp.accountants.pld import Conduct, View
 from precad.protos.messages import convert
 from precad.protos.task.proved_fields import OF_A_DEALER
 from precad.protos.task.task import Task
-from precad.protos.tls.identity import Role
+from precad.protos.tls.identity import Identity, Role
 from precad.servers.errors import AuditError, SetupError
 from precad.servers.store import folder as states
 from precad.servers.store.rounds import CommittedRound
@@ -78,20 +79,21 @@ def write_state(
     *,
     ended: str | None = "3 rounds done",
     trained: NDArray[np.float32] = TRAINED,
+    rounds: Sequence[Mapping[str, Any]] = ROUNDS,
 ) -> None:
-    """Write what a server has after the rounds of `ROUNDS`, and the vector after the last of them."""
+    """Write what a server has after these rounds, and the vector after the last of them."""
     initial = convert.model_to_bytes(networks.initial_vector(task))
     digest = convert.sha256(convert.model_to_bytes(trained))
     with states.open_ledger(folder, task) as ledger, states.open_task_store(folder, task, initial) as store:
         store.begin("small-0123", role)
-        for number, told in enumerate(ROUNDS):
+        for number, told in enumerate(rounds):
             accepted, rejected = tuple(told["accepted"]), tuple(told["rejected"])
             chosen = tuple(sorted((*accepted, *rejected, *told["missing"])))
             store.reserve(number)
             store.checking(number, chosen=chosen, active=chosen)
             store.validated(number, accepted=accepted, rejected=rejected)
             ledger.charge(number, chosen)
-            made = digest if number == len(ROUNDS) - 1 else bytes(32)
+            made = digest if number == len(rounds) - 1 else bytes(32)
             round = CommittedRound(number, chosen, accepted, rejected, made, *told["epsilons"])
             store.commit(round, noisy_sum_digest=bytes(32), ledger_chain=ledger.chain)
         if ended is not None:
@@ -334,6 +336,25 @@ def test_in_mode_proved_a_statement_has_that_modes_bound(finished: Path, tmp_pat
     assert task.proof_sizes.bit_domain == 2048
     assert 0 < excess < 1e-6
     assert -64 + excess <= said.poisoning.log2_probability <= -64 + excess + 1e-6
+
+
+@pytest.mark.parametrize("hides", [True, False])
+def test_an_export_of_hidden_draws_is_the_same_whoever_was_drawn(finished: Path, tmp_path: Path, hides: bool) -> None:
+    """Neither the statement nor what a server signs beside it tells of draws. Both tell of visible ones."""
+    fields = configuration.load(finished / "config.toml").task.model_dump(exclude=set(OF_A_DEALER))
+    task = Task.model_validate(fields | {"mode": "proved", "round_period_s": 1e4 if hides else None})
+    nobody = [{**told, "accepted": [], "rejected": [], "missing": []} for told in ROUNDS]
+    stated, chains = list[bytes](), list[str]()
+    for name, rounds in (("some", ROUNDS), ("nobody", nobody)):
+        write_state(tmp_path / name, task, rounds=rounds)
+        found = read_finished(tmp_path / name, task, Role.AGGREGATOR_A)
+        stated.append(statement_of(found, ["weight"], "why").canonical())
+        signer = Identity(Role.AGGREGATOR_A, "aggregator-a")
+        chains.append(endorsement_of(found, signer, stated[-1], {}, today=dt.date(2026, 11, 30)).ledger_chain)
+    assert (stated[0] == stated[1]) is hides
+    assert (chains == ["", ""]) is hides
+    rows = [row for row in parse_statement(stated[0], "statement").privacy if row.counts is Counted.MOST]
+    assert bool(rows) is not hides
 
 
 def test_a_learnt_bound_stays_behind(finished: Path, tmp_path: Path) -> None:
