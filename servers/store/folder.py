@@ -145,6 +145,26 @@ def open_ledger(
         raise SetupError(f"state_dir: expected a ledger to {use}, found {path}: {error.strerror or error}") from None
 
 
+def require_ledger_of(task_id: str, state_dir: Path) -> None:
+    """Require the ledger of a task that both servers have begun, which every server opens before. Raises SetupError.
+
+    A new one would say that nothing was spent. task_id: empty where none was begun.
+    """
+    path = ledger_path(state_dir)
+    if not task_id:
+        return
+    with raised_as(SetupError, OSError, f"state_dir: expected a ledger to read, found {path}"):
+        is_there = path.exists() and _has_first_line(path)
+    if not is_there:
+        raise SetupError(f"state_dir: expected the ledger of task {task_id!r}, which was begun, in {path}, found none")
+
+
+def _has_first_line(ledger: Path) -> bool:
+    """Tell whether a ledger has begun. Raises OSError."""
+    with ledger.open("rb") as file:
+        return file.readline().endswith(b"\n")
+
+
 def require_started_with(ledger: Path, earlier: Sequence[EarlierTask]) -> None:
     """Require that a ledger, if it is there, counts these earlier tasks. Raises SetupError; DpError for a damaged one.
 
@@ -154,9 +174,8 @@ def require_started_with(ledger: Path, earlier: Sequence[EarlierTask]) -> None:
     if not ledger.exists():
         return
     with raised_as(SetupError, OSError, f"state_dir: expected a ledger to read, found {ledger}"):
-        with ledger.open("rb") as file:
-            if not file.readline().endswith(b"\n"):
-                return
+        if not _has_first_line(ledger):
+            return
         counted = counted_in(ledger)
     ours, theirs = ([(one.chain, one.rounds, one.most_rounds) for one in tasks] for tasks in (earlier, counted))
     if ours != theirs:

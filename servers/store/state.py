@@ -40,6 +40,7 @@ from precad.servers.store.folder import (
     open_ledger,
     open_task_store,
     open_tuple_ledger,
+    require_ledger_of,
     require_usable,
 )
 from precad.servers.store.rounds import Attempt, AttemptState, CommittedRound, EvaluatedRound, TaskStore
@@ -121,6 +122,7 @@ class TaskState:
         private_folder(state_dir)
         model = Model.of(initial, Past.first(task))
         store = stack.enter_context(open_task_store(state_dir, task, model.as_bytes, at_store))
+        require_ledger_of(store.task_id, state_dir)
         ledger = stack.enter_context(open_ledger(state_dir, task, earlier))
         burns = stack.enter_context(open_tuple_ledger(state_dir, at_burns))
         state = cls(task, initial, store, ledger, burns, open_checkpoints(state_dir, task), [], model)

@@ -51,9 +51,24 @@ def test_a_server_without_the_charge_of_a_checked_round_does_not_start(
     ledger_path(tmp_path).unlink()
     if is_older:
         ledger_path(tmp_path).write_bytes(copy)
-    expected = f"round {1 if is_older else 0} was checked, and the ledger does not hold it"
+    expected = "round 1 was checked, and the ledger does not hold it" if is_older else "expected the ledger of task"
     with ExitStack() as stack, pytest.raises(SetupError, match=expected):
         opened(stack, tmp_path)
+
+
+@pytest.mark.parametrize("left", [None, b"", b'{"format":1,'], ids=["none", "empty", "half a line"])
+def test_a_server_killed_in_a_check_begins_no_other_ledger(tmp_path: Path, left: bytes | None) -> None:
+    """Nothing else says that the round was paid for: it would begin anew, and nobody would count what has left."""
+    with ExitStack() as stack:
+        state = opened(stack, tmp_path)
+        state.store.begin("small-0123456789abcdef", Role.AGGREGATOR_A)
+        attempt(state, 0)
+    ledger_path(tmp_path).unlink()
+    if left is not None:
+        ledger_path(tmp_path).write_bytes(left)
+    with ExitStack() as stack, pytest.raises(SetupError, match="expected the ledger of task 'small-0123456789abcdef'"):
+        opened(stack, tmp_path)
+    assert (ledger_path(tmp_path).read_bytes() if ledger_path(tmp_path).exists() else None) == left
 
 
 def test_a_round_that_never_reached_its_charge_or_that_the_peer_charged_needs_no_line(tmp_path: Path) -> None:
