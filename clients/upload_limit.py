@@ -140,7 +140,7 @@ def _lines(file: Path, descriptor: int) -> list[bytes]:
         if _LINE.fullmatch(line) is None:
             raise StateFileError(
                 f"client.state_dir: expected a configuration's digest, a number and a model's digest in line {number} "
-                f"of {file}, found {line[:80]!r}; nothing is uploaded until its uploads are known again"
+                f"of {file}, found another line; nothing is uploaded until its uploads are known again"
             )
     return lines
 

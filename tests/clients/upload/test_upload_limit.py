@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from precad.clients.errors import ArgumentError, RestoredServersError, StateFileError, UploadLimitError
+from precad.clients.record_bins import RecordBins
 from precad.clients.upload.session import ClientSession
 from precad.clients.upload_limit import UploadLimit
 from precad.deploy.errors import INVALID_INPUT, REFUSED, exit_code_of
@@ -101,6 +102,15 @@ def test_a_death_in_the_middle_of_a_line_leaves_the_lines_before_it(tmp_path: Pa
     file.write_bytes(line + line[:n_bytes].rstrip(b"\n"))
     assert n_until_refused(limit_of(file)) == 2
     assert file.read_bytes() == 3 * line
+
+
+def test_another_file_in_its_place_is_not_quoted(tmp_path: Path) -> None:
+    """Names that a restore mixes up put the key of the client's bins here."""
+    key = RecordBins("alice", bytes(32), bins=2, file=tmp_path / "alice.bins").key
+    (tmp_path / "alice.bins").rename(tmp_path / "alice.uploads")
+    with pytest.raises(StateFileError, match=r"in line 1 of .*alice\.uploads, found another line") as refused:
+        limit_of(tmp_path / "alice.uploads")
+    assert key.hex()[:8] not in str(refused.value)
 
 
 def test_a_damaged_file_is_refused_by_name_and_nothing_is_counted(tmp_path: Path) -> None:
