@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
+
+_OTHERS: Final = 0o077
+"""Everybody but the owner."""
 
 
 @contextmanager
@@ -16,6 +21,7 @@ def locked(file: Path) -> Iterator[int]:
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _close_to_others(descriptor)
         if is_new:
             _keep_entries(file.parent)
         yield descriptor
@@ -36,6 +42,14 @@ def append(descriptor: int, lines: list[bytes], line: bytes) -> None:
     if os.write(descriptor, data) != len(data):
         raise OSError(0, "the disk is full")
     os.fsync(descriptor)
+
+
+def _close_to_others(descriptor: int) -> None:
+    """Take from others what they may do to a file of ours: one that was put back has the mode of its copy."""
+    found = os.fstat(descriptor)
+    if found.st_uid == os.geteuid() and found.st_mode & _OTHERS:
+        with suppress(PermissionError):  # of a file system without modes
+            os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~_OTHERS)
 
 
 def _keep_entries(folder: Path) -> None:

@@ -88,6 +88,15 @@ def test_a_client_that_lost_its_file_waits_for_an_epoch_to_begin(tmp_path: Path,
         first.begin("small-1", (number // T + 1) * T + 1, RECORDS)
 
 
+def test_a_file_that_is_put_back_for_all_to_read_is_closed_again(tmp_path: Path) -> None:
+    """A copy has the mode that whoever copied gave it."""
+    file = tmp_path / "alice.bins"
+    key = opened(tmp_path).key
+    file.chmod(0o644)
+    assert opened(tmp_path).key == key
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
 def test_a_process_whose_file_goes_while_it_runs_trains_no_more(tmp_path: Path) -> None:
     bins = opened(tmp_path)
     (tmp_path / "alice.bins").unlink()
