@@ -51,7 +51,7 @@ from precad.clients.training.round_update import (
 from precad.clients.upload.model_cache import ModelCache
 from precad.clients.upload.patience import Turns
 from precad.clients.upload.session import ClientSession, Train
-from precad.clients.upload_limit import Payer, UploadLimit, require_writable
+from precad.clients.upload_limit import EVALUATIONS, UPLOADS, Payer, UploadLimit, require_writable
 from precad.mpc.kernels import loading
 from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
 from precad.mpc.ring import RingArray
@@ -382,6 +382,16 @@ def _own_training(
     return trainer, HeldOut(task=task, records=loaded.held_out, conducts=conducts, device=config.device)
 
 
+def _uploading(client: str, task: Task, config: ClientConfig, payer: Payer | None) -> UploadLimit:
+    """Return what limits this client's uploads of the training. payer: of each, where no epoch is paid whole.
+
+    Raises StateFileError.
+    """
+    own, answers = (config.state_dir / f"{client}{kind}" for kind in (UPLOADS, EVALUATIONS))
+    payer, most = (payer if task.record_bins is None else None), config.uploads_per_model
+    return UploadLimit(client, task.digest(), most=most, file=own, payer=payer, beside=answers)
+
+
 def _evaluating(
     client: str, task: Task, config: ClientConfig, held_out: Evaluating | None, payer: Payer | None
 ) -> tuple[Train, UploadLimit] | None:
@@ -391,7 +401,8 @@ def _evaluating(
     """
     if held_out is None or task.evaluation_round is None:
         return None
-    limit = UploadLimit(client, task.digest(), most=1, file=config.state_dir / f"{client}.evaluations", payer=payer)
+    uploads, own = (config.state_dir / f"{client}{kind}" for kind in (UPLOADS, EVALUATIONS))
+    limit = UploadLimit(client, task.digest(), most=1, file=own, payer=payer, beside=uploads)
     return functools.partial(held_out.evaluate, client), limit
 
 
@@ -436,16 +447,7 @@ class ClientProcess:
         self._trainer, held_out = _work_of(task, config, conducts, draws)
         if task.is_proved:
             loading.warm_up_proofs()  # where nothing is kept yet, compiling takes seconds: not in the first round
-        limits = {
-            client: UploadLimit(
-                client,
-                task.digest(),
-                most=config.uploads_per_model,
-                file=config.state_dir / f"{client}.uploads",
-                payer=payments.get(client) if task.record_bins is None else None,
-            )
-            for client in clients
-        }
+        limits = {client: _uploading(client, task, config, payments.get(client)) for client in clients}
         cache, turns = ModelCache(), Turns()
         self._sessions = [
             ClientSession(

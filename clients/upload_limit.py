@@ -25,6 +25,8 @@ from precad.protos.task.proved_fields import MOST_UPLOADS_PER_MODEL
 from precad.protos.task.task import Task
 
 DEFAULT_UPLOADS_PER_MODEL: Final = 3
+UPLOADS, EVALUATIONS = ".uploads", ".evaluations"
+"""Endings of the files of a client's uploads, and of its answers to evaluations."""
 _LINE: Final = re.compile(rb"[0-9a-f]{64} (0|[1-9][0-9]{0,19}) [0-9a-f]{64}")
 
 
@@ -46,10 +48,20 @@ class UploadLimit:
     """
 
     def __init__(
-        self, client: str, config_digest: bytes, *, most: int, file: Path | None = None, payer: Payer | None = None
+        self,
+        client: str,
+        config_digest: bytes,
+        *,
+        most: int,
+        file: Path | None = None,
+        payer: Payer | None = None,
+        beside: Path | None = None,
     ) -> None:
-        """Makes the file, and folders to it. payer: of each upload, if anybody. Raises StateFileError."""
-        self._payer = payer
+        """Makes the file, and folders to it. payer: of each upload, if anybody. Raises StateFileError.
+
+        beside: the file of the client's uploads of another kind in the task, after whose rounds it uploaded as well.
+        """
+        self._payer, self._beside = payer, beside
         self._client, self._config_digest, self.most, self._file = client, config_digest, most, file
         self._unkept: list[bytes] = []
         if file is not None:
@@ -75,7 +87,7 @@ class UploadLimit:
     def count(self, model_digest: bytes, n_committed: int) -> None:
         """Count one upload, and have it paid, before a byte of it leaves; on disk on return.
 
-        Raises UploadLimitError, StateFileError, HolderLimitReachedError; then nothing may leave.
+        Raises as `require_room`; then nothing may leave.
         """
         self._count(model_digest, n_committed)
         if self._payer is not None:
@@ -98,6 +110,8 @@ class UploadLimit:
     def _require_room(self, lines: Sequence[bytes], line: bytes, n_committed: int) -> None:
         if (seen := _most_rounds(lines, self._config_digest)) > n_committed:
             raise RestoredServersError(self._client, n_committed=n_committed, seen=seen, file=self._file)
+        if self._beside is not None and (seen := rounds_seen(self._beside, self._config_digest)) > n_committed:
+            raise RestoredServersError(self._client, n_committed=n_committed, seen=seen, file=self._beside)
         if (n_uploads := lines.count(line)) >= self.most:
             raise UploadLimitError(
                 self._client, n_uploads=n_uploads, n_committed=n_committed, most=self.most, file=self._file

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, aclosing, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from precad.clients.errors import (
     HolderLimitReachedError,
     ProtocolError,
+    RestoredServersError,
     ServerBusyError,
     ServerUnreachableError,
     TaskEndedError,
@@ -47,7 +48,6 @@ from precad.clients.upload.model_cache import ModelCache
 from precad.clients.upload.patience import Patience, Turns, longest_pause_s, retry_after_s, until_admitted
 from precad.clients.upload.sending import parts_of, refusing_nonsense, send
 from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit, require_covered
-from precad.mpc.errors import raised_as
 from precad.mpc.prg import Seed
 from precad.mpc.proved.client import Invitation
 from precad.mpc.ring import RingArray
@@ -397,10 +397,15 @@ class ClientSession:
         which = invitation.task_id if isinstance(invitation, RoundInvitation) else invitation.task
         work.enter(which, invitation.round)
 
-    def _within(self, work: Work) -> AbstractContextManager[None]:
-        """Raise ProtocolError in the place of a limit that an evaluation meets."""
-        limits = (UploadLimitError, HolderLimitReachedError)
-        return nullcontext() if work is self._training else raised_as(ProtocolError, limits)
+    @contextmanager
+    def _within(self, work: Work) -> Iterator[None]:
+        """Raise ProtocolError in the place of a limit that an evaluation meets. Servers that were put back end both."""
+        try:
+            yield
+        except (UploadLimitError, HolderLimitReachedError) as error:
+            if work is self._training or isinstance(error, RestoredServersError):
+                raise
+            raise ProtocolError(str(error)) from None
 
     async def _made(
         self,

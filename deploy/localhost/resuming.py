@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.config import ClientConfig
-from precad.clients.upload_limit import rounds_seen
+from precad.clients.upload_limit import EVALUATIONS, UPLOADS, rounds_seen
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment, section
 from precad.deploy.errors import REFUSED, ConfigError, RunFailedError
@@ -203,7 +203,8 @@ def _require_no_rollback(folder: RunFolder, deployment: Deployment, n_rounds: in
     """
     client, digest = section(deployment.client, "client"), deployment.task.digest()
     for name in deployment.task.clients:
-        if (seen := rounds_seen(client.state_dir / f"{name}.uploads", digest)) > n_rounds:
+        files = (client.state_dir / f"{name}{kind}" for kind in (UPLOADS, EVALUATIONS))
+        if (seen := max(rounds_seen(file, digest) for file in files)) > n_rounds:
             raise RunFailedError(
                 f"{folder.root}: expected servers that hold the {seen} rounds that client {name!r} uploaded after, "
                 f"found {n_rounds}: were both given back an old state_dir?",

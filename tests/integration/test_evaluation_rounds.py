@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from precad.clients.errors import ProtocolError, UploadLimitError
+from precad.clients.errors import ProtocolError, RestoredServersError, UploadLimitError
 from precad.clients.records import Records
 from precad.clients.submission import RoundInvitation, round_task
 from precad.clients.training.conduct import Conduct, Honest
@@ -187,7 +187,10 @@ def test_one_server_alone_cannot_pass_off_a_round_as_another_kind() -> None:
 
 
 def test_a_second_evaluation_of_one_model_costs_its_own_round_alone() -> None:
-    """Asked again, the client stays silent and in the task; a third upload for a model of the training ends it."""
+    """Asked again, the client stays silent and in the task; a third upload for a model of the training ends it.
+
+    So does an evaluation by servers that both were put back.
+    """
     task = evaluated_task(CLIENTS[:2])
     limits = [UploadLimit("anna", task.digest(), most=1) for _ in range(2)]
     session = ClientSession(
@@ -210,3 +213,6 @@ def test_a_second_evaluation_of_one_model_costs_its_own_round_alone() -> None:
     limits[0].count(asked.model_digest, asked.n_committed)
     with pytest.raises(UploadLimitError):
         session._enter(training, asked)
+    limits[1].count(bytes(32), 4)
+    with pytest.raises(RestoredServersError):
+        session._enter(evaluation, asked)

@@ -17,11 +17,14 @@ from pathlib import Path
 
 import pytest
 
+from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, RestoredServersError, StateFileError, UploadLimitError
+from precad.clients.process import _evaluating, _uploading
 from precad.clients.record_bins import RecordBins
 from precad.clients.upload.session import ClientSession
 from precad.clients.upload_limit import UploadLimit
 from precad.deploy.errors import INVALID_INPUT, REFUSED, exit_code_of
+from tests.clients.training.test_held_out import held_out, some, task_of
 from tests.harness.harness import small_task
 
 DIGEST, MODEL, OTHER = bytes(32), b"\x01" * 32, b"\x02" * 32
@@ -84,6 +87,25 @@ def test_servers_that_were_both_put_back_or_begun_anew_get_nothing(tmp_path: Pat
     limit.count(OTHER, 40)
     if is_kept:
         limit_of(file, digest=OTHER).count(MODEL, 0)
+
+
+def test_answers_to_evaluations_tell_of_servers_that_were_put_back_and_uploads_do(tmp_path: Path) -> None:
+    """In the limits of a client's process, whichever of both came after more rounds. Other clients' do not."""
+    task = task_of(rounds=4)
+    config = ClientConfig(certificates=tmp_path, authority=tmp_path, state_dir=tmp_path)
+    held = held_out(task, alice=some(3))
+    for first, second in ((0, 1), (1, 0)):
+        (tmp_path / "alice.uploads").unlink(missing_ok=True)
+        (tmp_path / "alice.evaluations").unlink(missing_ok=True)
+        found = _evaluating("alice", task, config, held, None)
+        assert found is not None
+        limits = (_uploading("alice", task, config, None), found[1])
+        _uploading("bob", task, config, None).count(MODEL, 3)
+        limits[first].count(MODEL, 2)
+        limits[second].require_room(MODEL, 2)
+        for ask in (limits[second].require_room, limits[second].count):
+            with pytest.raises(RestoredServersError, match=r"hold the 2 rounds .* found 1: were both"):
+                ask(OTHER, 1)
 
 
 def test_only_its_owner_reads_it(tmp_path: Path) -> None:

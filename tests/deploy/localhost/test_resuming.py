@@ -380,14 +380,15 @@ def test_an_interrupted_run_keeps_the_last_model_of_both_servers(tmp_path: Path)
     assert [line["round"] for line in lines] == [0, 2]
 
 
+@pytest.mark.parametrize("kind", ["uploads", "evaluations"])
 @pytest.mark.parametrize("n_known", [0, 2])
-def test_servers_that_were_both_given_back_an_old_state_are_refused(folder: RunFolder, n_known: int) -> None:
+def test_servers_that_were_both_given_back_an_old_state_are_refused(folder: RunFolder, n_known: int, kind: str) -> None:
     """Their ledgers have forgotten charges, and no server can tell. A client that uploaded after more rounds can."""
     for letter in ROLES if n_known else ():
         commit(folder, letter, range(n_known))
     deployment = configuration.load(folder.config)
     assert deployment.client is not None
-    file = deployment.client.state_dir / "boris.uploads"
+    file = deployment.client.state_dir / f"boris.{kind}"
     assert file.is_relative_to(folder.root)
     UploadLimit("boris", bytes(32), most=3, file=file).count(bytes(32), 9)  # in another task
     limit = UploadLimit("boris", deployment.task.digest(), most=3, file=file)
