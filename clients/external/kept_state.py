@@ -70,12 +70,15 @@ class KeptState:
 
 
 def _replace(file: Path, content: bytes) -> None:
-    """Put a new file in place of the old one at once, for its owner alone. Raises OSError."""
+    """Put a new file in place of the old one at once, for its owner alone. Raises OSError, and leaves no half of it."""
     partial = file.with_suffix(f"{file.suffix}.new")
     partial.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    with open(os.open(partial, flags, 0o600), "wb") as opened:
-        opened.write(content)
-        opened.flush()
-        os.fsync(opened.fileno())
-    partial.replace(file)
+    try:
+        with open(os.open(partial, flags, 0o600), "wb") as opened:
+            opened.write(content)
+            opened.flush()
+            os.fsync(opened.fileno())
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 
 import pytest
@@ -59,6 +60,20 @@ def test_somebody_else_s_file_is_neither_read_nor_written(tmp_path):
     KeptState(file, b"task").store(b"state")
     assert elsewhere.read_text() == "another's"
     assert KeptState(file, b"task").load(10) == b"state"
+
+
+def test_a_disk_that_takes_half_of_a_state_keeps_the_last_one_and_no_half(tmp_path):
+    """A state may hold records: nothing of one lies where nobody looks for it."""
+    file = tmp_path / "alice.trainer-state"
+    KeptState(file, b"task").store(b"state")
+    before, most = file.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most[1]))
+    try:
+        KeptState(file, b"task").store(bytes(2000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+    assert file.read_bytes() == before
 
 
 def test_a_disk_that_takes_nothing_costs_what_would_be_kept_alone(tmp_path):
