@@ -8,7 +8,6 @@ drawn follows from the run folder's secret key, and so does the noise (`precad.l
 from __future__ import annotations
 
 import hmac
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -89,6 +88,8 @@ class _Paid(BaseModel):
     """By seed."""
     records: str = ""
     """Seal of the records (`sealed`); empty in folders of earlier versions."""
+    configuration: str = ""
+    """Digest of what is trained; likewise."""
 
 
 def owed_by_seeds(
@@ -121,15 +122,16 @@ def owed_at_most(task: Task) -> Owed:
     return Owed(uploads, Counter(dict.fromkeys(task.clients, n_evaluations)), task.rounds)
 
 
-def note_paid(folder: Path, owed: Mapping[int, Owed], seal: str) -> None:
+def note_paid(folder: Path, owed: Mapping[int, Owed], seal: str, configuration: str) -> None:
     """Write down in a run folder what is paid: whoever continues it pays the rest. Call after paying.
 
-    seal: of the records that it is paid for.
+    seal: of the records that it is paid for. configuration: digest of what is trained on them.
     """
     rounds = _paid_in(folder).rounds
     for seed, one in owed.items():
         rounds[str(seed)] = max(rounds.get(str(seed), 0), one.rounds)
-    write_whole(folder / FILE, json.dumps({"rounds": rounds, "records": seal}).encode())
+    paid = _Paid(rounds=rounds, records=seal, configuration=configuration)
+    write_whole(folder / FILE, paid.model_dump_json().encode())
 
 
 def sealed(key: bytes, records: Mapping[str, Records], held_out: Mapping[str, Records]) -> str:
@@ -147,6 +149,18 @@ def require_records(folder: Path, seal: str) -> None:
         raise ConfigError(
             f"--output: expected the records that were paid for in {folder / FILE}, found others: "
             "train them in another folder, which draws and pays anew"
+        )
+
+
+def require_configuration(folder: Path, configuration: str) -> None:
+    """Refuse another training than was paid for: under the same noise, both show more than either. Raises ConfigError.
+
+    configuration: digest of what is trained.
+    """
+    if _paid_in(folder).configuration not in ("", configuration):
+        raise ConfigError(
+            f"--output: expected the configuration that was paid for in {folder / FILE}, found another: "
+            "train it in another folder, which draws and pays anew"
         )
 
 

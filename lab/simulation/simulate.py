@@ -19,6 +19,7 @@ with exit code 3 (`require_fulfilled`). For experiments it is a result.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import statistics
@@ -69,6 +70,7 @@ from precad.lab.simulation.holder_charge import (
     key_of,
     note_paid,
     owed_by_seeds,
+    require_configuration,
     require_records,
     sealed,
 )
@@ -119,6 +121,19 @@ class Plan:
     def seal(self) -> str:
         """Return what stands for the records in a folder whose trainings are paid for."""
         return sealed(self.key, self.records, self.held_out)
+
+    @property
+    def configuration(self) -> str:
+        """Return a digest, in hexadecimal, of what is trained on the records, for however many rounds."""
+        initial = b"" if self.initial is None else self.initial.tobytes()
+        fields = {
+            "task": self.task.model_dump(mode="json", exclude={"rounds"}, exclude_defaults=True),
+            "simulation": self.settings.model_dump(mode="json", exclude={"initial_model"}, exclude_defaults=True),
+            "app": section_of(self.raw, "app"),
+            "adapter_rank": self.client.adapter_rank,
+            "initial": hashlib.sha256(initial).hexdigest(),
+        }
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
     def simulation(self, seed: int, engine: RecordEngine | None = None) -> Simulation:
         """Return the training number `seed`, which has not begun. Raises ArgumentError."""
@@ -438,9 +453,10 @@ def _run_all(
     runs = Runs(plan, folder)
     require_kept(folder, seeds)
     if charge is not None:
+        require_configuration(folder, plan.configuration)
         holder_key.keep(folder, plan.key)
         charge.pay()
-        note_paid(folder, owed, plan.seal)
+        note_paid(folder, owed, plan.seal, plan.configuration)
     with Trainings(console, len(seeds)) as trainings:
         if workers is None:
             summaries = _one_by_one(runs, seeds, engine, trainings)

@@ -208,6 +208,21 @@ def test_a_folder_whose_payment_is_lost_draws_and_pays_anew(config: Path) -> Non
     assert again != spent
 
 
+def test_a_folder_trains_nothing_else_under_its_key(config: Path) -> None:
+    """Nor where its models are gone and its file was edited: two trainings under one noise show more than either."""
+    simulate(config, "out", "--rounds", 3)
+    spent = {path.name: path.read_bytes() for path in (config.parent / "paid").iterdir()}
+    for name in ("seed-0.npz", "seed-0.jsonl"):
+        (config.parent / "out" / name).unlink()
+    for path in (config, config.parent / "out" / "config.toml"):
+        text = path.read_text()
+        assert "\nrecord_clip = 1.0\n" in text
+        path.write_text(text.replace("\nrecord_clip = 1.0\n", "\nrecord_clip = 0.5\n"))
+    assert "expected the configuration that was paid for in" in simulate(config, "out", exit_code=2)
+    assert {path.name: path.read_bytes() for path in (config.parent / "paid").iterdir()} == spent
+    assert not (config.parent / "out" / "seed-0.npz").exists()
+
+
 def test_workers_draw_from_the_folder_s_key(config: Path) -> None:
     simulate(config, "out", "--seeds", 2, "--workers", 2)
     secret = bytes.fromhex((config.parent / "out" / "holder.key").read_text())
