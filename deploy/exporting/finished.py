@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -58,6 +58,11 @@ class FinishedTask:
     n_log_entries: int
     ledger_chain: str
 
+    @property
+    def counts_hidden_draws(self) -> bool:
+        """Return whether an earlier task that every statement counts hid who was drawn."""
+        return _hid_draws(self.earlier)
+
 
 def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
     """Read a finished task from a server's folder, which may be one that nothing can be written to.
@@ -103,7 +108,11 @@ def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
             earlier=ledger.cost.earlier,
             views={conduct: {view: _of_view(ledger, view, conduct, task) for view in View} for conduct in Conduct},
             levels={
-                conduct: {level: ledger.task_statement(level, conduct) for level in Level if level in ledger.levels}
+                conduct: {
+                    level: ledger.task_statement(level, _told(ledger, conduct))
+                    for level in Level
+                    if level in ledger.levels
+                }
                 for conduct in Conduct
             },
             log_chain=report["chain"],
@@ -117,12 +126,22 @@ def _of_view(ledger: Ledger, view: View, conduct: Conduct, task: Task) -> Privac
 
     The rounds of the client that was in most tell clients of draws, and a released statement tells them.
     """
+    conduct = _told(ledger, conduct)
     said = ledger.statement(view, conduct=conduct)
     if conduct is not Conduct.WATCHES or not task.hides_draws:
         return said
     of_all = ledger.cost.of_view(view, ledger.charged.n_charged, ledger.charged.n_evaluations)
     most = ledger.statement(view, conduct=Conduct.MAY_DISCARD).epsilon  # what holds against more holds against less
     return replace(said, epsilon=min(of_all, most))
+
+
+def _told(ledger: Ledger, conduct: Conduct) -> Conduct:
+    """Return whose figures are stated. Where an earlier task hid draws, those of its actual rounds would tell them."""
+    return Conduct.MAY_DISCARD if _hid_draws(ledger.cost.earlier) else conduct
+
+
+def _hid_draws(earlier: Sequence[EarlierTask]) -> bool:
+    return any(Level.HIDDEN_CLIENT in one.levels for one in earlier)
 
 
 def _ledger(state_dir: Path, task: Task) -> Ledger:

@@ -46,7 +46,8 @@ class Endorsement(Part):
     audit_log_entries: Count
     ledger_chain: str
     """The last chain value of its privacy ledger, which finds out later changes as that of the log does. Empty where
-    the task hides draws: clients who guess them would find by it that they are right. The log has it as well."""
+    the task, or one that it counts, hides draws: clients who guess them would find by it that they are right. The log
+    has it as well."""
     signed_on: Date
     """UTC, by its clock."""
     made_with: dict[str, str]
@@ -63,7 +64,7 @@ def endorsement_of(
         files=dict(files),
         audit_log_chain=finished.log_chain,
         audit_log_entries=finished.n_log_entries,
-        ledger_chain="" if finished.task.hides_draws else finished.ledger_chain,
+        ledger_chain="" if finished.task.hides_draws or finished.counts_hidden_draws else finished.ledger_chain,
         signed_on=today.isoformat(),
         made_with={name: version(name) for name in ("precad", "torch")},
     )

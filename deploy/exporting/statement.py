@@ -320,8 +320,8 @@ def _privacy(finished: FinishedTask, privacy: TaskPrivacy) -> tuple[PrivacyPart,
     against_clients = rests_on[View.CLIENTS_ONLY]
     for conduct in Conduct:
         views, levels = finished.views[conduct], finished.levels[conduct]
-        of_views, of_levels = _COUNTED[conduct]
-        if conduct is Conduct.WATCHES and finished.task.hides_draws:
+        of_views, of_levels = _COUNTED[Conduct.MAY_DISCARD if finished.counts_hidden_draws else conduct]
+        if of_levels is Counted.ALL and finished.task.hides_draws:
             of_views = of_levels
         rows += [
             _row(said, of_views, rests_on[view], conduct, is_proved=privacy.events[view] is not None)

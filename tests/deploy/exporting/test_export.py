@@ -47,7 +47,9 @@ from precad.deploy.exporting.signing import endorsement_of
 from precad.deploy.exporting.statement import Counted, difference, parse_statement, statement_of
 from precad.deploy.exporting.verify import verify_export
 from precad.deploy.oversight.log_audit import copy_state
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import Conduct, View
+from precad.dp.ledgers.earlier import earlier_tasks
 from precad.protos.messages import convert
 from precad.protos.task.proved_fields import OF_A_DEALER
 from precad.protos.task.task import Task
@@ -80,11 +82,12 @@ def write_state(
     ended: str | None = "3 rounds done",
     trained: NDArray[np.float32] = TRAINED,
     rounds: Sequence[Mapping[str, Any]] = ROUNDS,
+    earlier: Sequence[EarlierTask] | None = None,
 ) -> None:
     """Write what a server has after these rounds, and the vector after the last of them."""
     initial = convert.model_to_bytes(networks.initial_vector(task))
     digest = convert.sha256(convert.model_to_bytes(trained))
-    with states.open_ledger(folder, task) as ledger, states.open_task_store(folder, task, initial) as store:
+    with states.open_ledger(folder, task, earlier) as ledger, states.open_task_store(folder, task, initial) as store:
         store.begin("small-0123", role)
         for number, told in enumerate(rounds):
             accepted, rejected = tuple(told["accepted"]), tuple(told["rejected"])
@@ -355,6 +358,28 @@ def test_an_export_of_hidden_draws_is_the_same_whoever_was_drawn(finished: Path,
     assert (chains == ["", ""]) is hides
     rows = [row for row in parse_statement(stated[0], "statement").privacy if row.counts is Counted.MOST]
     assert bool(rows) is not hides
+
+
+@pytest.mark.parametrize("hides", [True, False])
+def test_nor_does_the_export_of_a_task_that_counts_hidden_draws(finished: Path, tmp_path: Path, hides: bool) -> None:
+    """Neither its figures nor its ledger's chain value, which is of the earlier one's."""
+    fields = configuration.load(finished / "config.toml").task.model_dump(exclude=set(OF_A_DEALER))
+    task = Task.model_validate(fields | {"mode": "proved"})
+    before = Task.model_validate(fields | {"mode": "proved", "round_period_s": 1e4 if hides else None})
+    nobody = [{**told, "accepted": [], "rejected": [], "missing": []} for told in ROUNDS]
+    stated, chains = list[bytes](), list[str]()
+    for name, rounds in (("some", ROUNDS), ("nobody", nobody)):
+        write_state(tmp_path / f"{name}-before", before, rounds=rounds)
+        earlier = earlier_tasks([(tmp_path / f"{name}-before" / "ledger.jsonl", before.most_draws)])
+        write_state(tmp_path / name, task, earlier=earlier)
+        found = read_finished(tmp_path / name, task, Role.AGGREGATOR_A)
+        stated.append(statement_of(found, ["weight"], "why").canonical())
+        signer = Identity(Role.AGGREGATOR_A, "aggregator-a")
+        chains.append(endorsement_of(found, signer, stated[-1], {}, today=dt.date(2026, 11, 30)).ledger_chain)
+    assert (stated[0] == stated[1]) is hides
+    assert (chains == ["", ""]) is hides
+    told = {row.counts for row in parse_statement(stated[0], "statement").privacy}
+    assert (Counted.MOST in told, Counted.ALL in told) == (not hides, not hides)
 
 
 def test_a_learnt_bound_stays_behind(finished: Path, tmp_path: Path) -> None:
