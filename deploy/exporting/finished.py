@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,7 @@ from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.oversight.log_audit import check_log
 from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import Conduct, PrivacyStatement, View
+from precad.dp.accountants.task_cost import hid_draws
 from precad.dp.ledgers.ledger import Ledger, Level
 from precad.protos.messages import convert
 from precad.protos.task.task import VERSION_BEFORE, Task
@@ -61,7 +62,7 @@ class FinishedTask:
     @property
     def counts_hidden_draws(self) -> bool:
         """Return whether an earlier task that every statement counts hid who was drawn."""
-        return _hid_draws(self.earlier)
+        return hid_draws(self.earlier)
 
 
 def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
@@ -137,11 +138,7 @@ def _of_view(ledger: Ledger, view: View, conduct: Conduct, task: Task) -> Privac
 
 def _told(ledger: Ledger, conduct: Conduct) -> Conduct:
     """Return whose figures are stated. Where an earlier task hid draws, those of its actual rounds would tell them."""
-    return Conduct.MAY_DISCARD if _hid_draws(ledger.cost.earlier) else conduct
-
-
-def _hid_draws(earlier: Sequence[EarlierTask]) -> bool:
-    return any(Level.HIDDEN_CLIENT in one.levels for one in earlier)
+    return Conduct.MAY_DISCARD if hid_draws(ledger.cost.earlier) else conduct
 
 
 def _ledger(state_dir: Path, task: Task) -> Ledger:

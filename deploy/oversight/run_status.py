@@ -11,10 +11,10 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.oversight.state_dirs import charged_in, is_state_dir, read_state_dir
 from precad.deploy.run_files.folder import RunFolder, require_deployed
-from precad.deploy.run_files.spent import costs_of_run
+from precad.deploy.run_files.spent import costs_of_run, earlier_in
 from precad.deploy.run_files.state import RunState, state_of
 from precad.dp.accountants.pld import View
-from precad.dp.accountants.task_cost import Charged
+from precad.dp.accountants.task_cost import Charged, hid_draws
 from precad.dp.errors import DpError
 from precad.dp.ledgers.lines import Charge, participation
 from precad.protos.messages.spoken import shown
@@ -70,7 +70,7 @@ def _read_run(root: Path) -> Status:
             "rejected": sum(round.n_rejected for round in rounds),
             "missing": sum(round.n_missing for round in rounds),
         },
-        hides_draws=deployment.task.hides_draws,
+        hides_draws=deployment.task.hides_draws or hid_draws(earlier_in(folder)),
         checks_norms=deployment.task.checks_norms,
         epsilons=epsilons,
         audit=AuditFile(folder.root, deployment.task.digest()).read(),

@@ -17,7 +17,7 @@ from typing import Any, Final
 from precad.deploy.errors import ConfigError
 from precad.dp.accountants.bins_event import bins_of
 from precad.dp.accountants.pld import Release, Unit, View, release_of
-from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, Level, TaskCost, evaluations_of
+from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, Level, TaskCost, evaluations_of, hid_draws
 from precad.dp.conditions import beside_earlier
 from precad.dp.errors import DpError
 from precad.dp.ledgers.earlier import tasks_of_header
@@ -76,7 +76,7 @@ def _read(folder: Path) -> Status:
         **({} if times and not (folder / RECORDS).exists() else _sums(kept, rounds)),
         evaluations_done=sum(entry.kind == "evaluated" for entry in log),
         **_losses(folder, log, header, is_held=is_held),
-        hides_draws=Level.HIDDEN_CLIENT in header.get("every_round", {}),
+        hides_draws=Level.HIDDEN_CLIENT in header.get("every_round", {}) or hid_draws(tasks_of_header(ledger, header)),
         epsilons=_epsilons(ledger, header, rounds, task.get("rests_on", {})),
         rounds=tuple(rounds),
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -53,6 +53,11 @@ class Level(enum.StrEnum):
     long. Only of tasks whose rounds take as long whoever is drawn."""
     DRAWN_RECORD = "drawn_record"
     """A record: its client is drawn with probability q, for all to see, and then the record. Two stages of sampling."""
+
+
+def hid_draws(earlier: Iterable[EarlierTask]) -> bool:
+    """Tell whether any of these tasks hid who was drawn: figures that count its actual rounds tell it."""
+    return any(Level.HIDDEN_CLIENT in one.levels for one in earlier)
 
 
 class Charged(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from precad.dp.accountants.pld import View
-from precad.dp.accountants.task_cost import TaskCost
+from precad.dp.accountants.task_cost import TaskCost, hid_draws
 from precad.dp.task_privacy import task_cost
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task
@@ -86,7 +86,7 @@ class AggregatorSnapshots:
             absent=tuple(AbsentClient(client=client, since=since) for client, since in sessions.absent()),
             clients=self._clients(),
             live=self._live(),
-            hides_draws=task.hides_draws,
+            hides_draws=task.hides_draws or hid_draws(self._cost.earlier),
             checks_norms=task.checks_norms,
             uploads=dict(self._uploads),
             refused={str(reason): n for reason, n in sorted(telemetry.refused.items())},

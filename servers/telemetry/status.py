@@ -333,7 +333,8 @@ class Status(_Value):
     """An audit of this task; None where there is none."""
     live: LiveRound | None = None
     hides_draws: bool = False
-    """Whether a figure of the task rests on draws that clients do not learn. Counts and times of rounds tell them."""
+    """Whether a figure of the task, or of one that it counts, rests on draws that clients do not learn. Counts, times
+    and epsilons of rounds tell them."""
     checks_norms: bool = True
     """Whether an update beyond the bound stays out of the sum."""
     uploads: dict[str, int] = Field(default_factory=dict)

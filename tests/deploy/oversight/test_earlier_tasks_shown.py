@@ -23,7 +23,12 @@ from precad.deploy.run_files.folder import RunFolder
 from precad.dp.accountants.pld import Conduct, View
 from precad.dp.ledgers.earlier import earlier_tasks
 from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
+from precad.servers.operations.snapshot import AggregatorSnapshots
+from precad.servers.rounds.sessions import Sessions
+from precad.servers.rounds.uploads import Spool
 from precad.servers.store.folder import ledger_path, open_ledger, open_task_store
+from precad.servers.telemetry.events import Telemetry
 from precad.servers.telemetry.status import epsilons_of
 from tests.harness.harness import small_task
 from tests.harness.run_folders import deployed
@@ -75,6 +80,28 @@ def test_a_state_dir_counts_earlier_tasks_before_its_first_record(n_rounds: int,
         pass
     found = {one.view: one.spent for one in read_run(folder).epsilons}
     assert found == stated(folder, TASK)[Conduct.WATCHES]
+
+
+@pytest.mark.parametrize("hides", [True, False])
+def test_figures_that_count_hidden_draws_are_known_to_tell_them(hides: bool, tmp_path: Path) -> None:
+    """By a server's status, live and from its folder, and by a run's: so trackers do not get them unasked."""
+    fields = {"mode": "proved", "submit_timeout_s": 2.0, "proof_timeout_s": 1.0, "round_period_s": 4.0}
+    charged(tmp_path / "before", small_task(rounds=9, **fields) if hides else TASK, 5)
+    charged(tmp_path / "after", TASK, 1, tmp_path / "before")
+    with open_task_store(tmp_path / "after", TASK, b"model"):
+        pass
+    assert read_run(tmp_path / "after").hides_draws is hides
+    telemetry = Telemetry(Role.AGGREGATOR_A)
+    with open_ledger(tmp_path / "after", TASK) as ledger:
+        telemetry.cost = ledger.cost
+    spool = Spool(tmp_path / "spool", most_bytes=1, memory_bytes=1, max_memory_upload=1)
+    live = AggregatorSnapshots(TASK, telemetry, Sessions(TASK.clients), spool, tmp_path / "after")
+    assert live.take().hides_draws is hides
+    root = deployed(tmp_path / "run")
+    assert not read_run(root).hides_draws
+    ledger_path(root / "a").unlink()
+    charged(root / "a", configuration.load(root / "config.toml").task, 3, tmp_path / "before")
+    assert read_run(root).hides_draws is hides
 
 
 def test_what_a_server_will_state_is_said_before_it_starts(tmp_path: Path) -> None:
