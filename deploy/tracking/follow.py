@@ -54,8 +54,7 @@ def _require(status: Status, *, tells_draws: bool) -> None:
         raise ConfigError(
             "expected a task that hides no draws, found one with task.round_period_s, or that counts one: counts, "
             "times and epsilons of rounds tell them, and its figure of hidden draws would not hold against clients who "
-            "see them; "
-            "--tell-draws: they never will"
+            "see them; --tell-draws: they never will"
         )
 
 
