@@ -26,7 +26,13 @@ from precad.deploy.errors import ConfigError
 from precad.lab.simulation import SimulationSettings
 from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.app_digests import digests_of
-from precad.lab.simulation.simulate import Plan, client_of, refuse_unknown_sections
+from precad.lab.simulation.simulate import (
+    Plan,
+    beside_records,
+    refuse_unknown_sections,
+    sections_of,
+    simulated_client,
+)
 from precad.protos.task.algorithms import names_default
 from precad.protos.task.quantile import LEARNT
 from precad.protos.task.record_fields import RecordFields
@@ -43,7 +49,9 @@ def resolve_apps(raw: Mapping[str, Any], apps: Apps, *, rounds: int | None = Non
     Raises: ConfigError, DataError, ArgumentError and other errors of the model.
     """
     refuse_unknown_sections(raw)
-    task, client, simulation = ({**raw.get(name, {})} for name in ("task", "client", "simulation"))
+    sections = sections_of(raw)
+    task, client, simulation = (sections[name] for name in ("task", "client", "simulation"))
+    config = simulated_client(client)
     refuse_audit_clients(task)
     by_id = _by_id(apps, task.get("clients"))
     app = next(iter(by_id.values()))
@@ -65,16 +73,10 @@ def resolve_apps(raw: Mapping[str, Any], apps: Apps, *, rounds: int | None = Non
     if rounds is not None:
         task["rounds"] = rounds
     valid = parse_section(Task, task, "task", base=Path())
+    plan = beside_records(raw, sections, valid, settings, config)
+    plan["raw"]["app"] = digests_of(app, records, test)
     return Plan(
-        raw={
-            "task": valid.model_dump(exclude_none=True),
-            "client": client,
-            "simulation": simulation,
-            "app": digests_of(app, records, test),
-        },
-        task=valid,
-        settings=settings,
-        client=client_of(client),
+        **plan,
         split=Split(train, test, n_logits=2**31),
         records=records,
         learning=learning,

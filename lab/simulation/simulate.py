@@ -179,22 +179,13 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     `rounds`: in place of the task's. `task.clients` may also be a number.
     """
     refuse_unknown_sections(raw)
-    sections = {name: section_of(raw, name) for name in ("task", "client", "simulation")}
-    if not sections["simulation"].keys() & {FILE, DIGEST}:  # one file may be run and simulated
-        of_run = section_of(raw, "localhost")
-        sections["simulation"] |= {name: of_run[name] for name in (FILE, DIGEST) if name in of_run}
+    sections = sections_of(raw)
     task, client = sections["task"], sections["client"]
     if not names_default(task):
         sections["simulation"].setdefault("algorithm", Deployed.name)
     settings = parse_section(SimulationSettings, sections["simulation"], "simulation", base=Path())
     supply_own_records(client, holds_out=task.get("evaluation") == BY_CLIENTS)
-    config = client_of(client)
-    if config.holder is not None:  # a folder's configuration pays from the same ledger, wherever it is read
-        client["holder"] = {**client["holder"], "ledger": str(config.holder.ledger)}
-    if config.trainer is not None:
-        raise ConfigError(
-            f"client.trainer: expected none in a simulation, whose clients are no processes, found {config.trainer!r}"
-        )
+    config = simulated_client(client)
     refuse_audit_clients(task)
     if rounds is not None:
         task["rounds"] = rounds
@@ -204,26 +195,63 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     split = complete_task(task, client, source, ids)
     supply_model_digest(task, split)
     valid = parse_section(Task, task, "task", base=Path())
-    require_enrolled_attackers(config, valid)
-    named, earlier = earlier_of(raw, valid)
     return Plan(
-        raw={
-            "task": valid.model_dump(exclude_none=True),
-            "client": client,
-            "simulation": sections["simulation"],
-            **named,
-        },
-        task=valid,
-        settings=settings,
-        client=config,
+        **beside_records(raw, sections, valid, settings, config),
         split=split,
         records=records_of(split, source.parts(split, len(valid.clients)), list(valid.clients)),
         held_out={}
         if valid.evaluation_round is None
         else source.held_out_of(split, list(valid.clients), list(valid.clients)),
-        initial=_initial_of(settings, sections["simulation"], valid),
-        earlier=earlier,
     )
+
+
+def sections_of(raw: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the sections that a simulation reads. A local run's initial model is its own. Raises ConfigError."""
+    sections = {name: section_of(raw, name) for name in ("task", "client", "simulation")}
+    if not sections["simulation"].keys() & {FILE, DIGEST}:  # one file may be run and simulated
+        of_run = section_of(raw, "localhost")
+        sections["simulation"] |= {name: of_run[name] for name in (FILE, DIGEST) if name in of_run}
+    return sections
+
+
+def simulated_client(section: dict[str, Any]) -> ClientConfig:
+    """Return the `[client]` section. A holder's ledger is in it by its full path then. Raises ConfigError."""
+    config = client_of(section)
+    if config.holder is not None:  # a folder's configuration pays from the same ledger, wherever it is read
+        section["holder"] = {**section["holder"], "ledger": str(config.holder.ledger)}
+    if config.trainer is not None:
+        raise ConfigError(
+            f"client.trainer: expected none in a simulation, whose clients are no processes, found {config.trainer!r}"
+        )
+    return config
+
+
+def beside_records(
+    raw: Mapping[str, Any],
+    sections: Mapping[str, dict[str, Any]],
+    task: Task,
+    settings: SimulationSettings,
+    client: ClientConfig,
+) -> dict[str, Any]:
+    """Return the fields of a plan that do not depend on whose records it takes: earlier tasks, where it starts.
+
+    Raises ConfigError, SetupError.
+    """
+    require_enrolled_attackers(client, task)
+    named, earlier = earlier_of(raw, task)
+    initial = _initial_of(settings, sections["simulation"], task)
+    resolved = {
+        "task": task.model_dump(exclude_none=True),
+        **{name: sections[name] for name in ("client", "simulation")},
+    }
+    return {
+        "raw": {**resolved, **named},
+        "task": task,
+        "settings": settings,
+        "client": client,
+        "initial": initial,
+        "earlier": earlier,
+    }
 
 
 def _initial_of(settings: SimulationSettings, section: dict[str, Any], task: Task) -> NDArray[np.float32] | None:

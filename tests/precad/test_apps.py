@@ -37,6 +37,7 @@ from precad.deploy.configuration.check_records import records_here
 from precad.deploy.configuration.local import resolve
 from precad.deploy.run_files.folder import RunFolder
 from precad.lab.simulation.apps import resolve_apps
+from precad.servers.errors import SetupError
 from tests.harness.command_line import CliRunner
 from tests.harness.harness import small_task
 
@@ -217,6 +218,34 @@ def test_a_section_that_is_none_is_refused_beside_apps_too() -> None:
     apps = {"a": app.with_records(arrays), "b": app.with_records(arrays)}
     with pytest.raises(precad.ConfigError, match=r"^name: expected one of task, client, simulation, found 'own'$"):
         resolve_apps({**TASK}, apps)  # its fields outside of a section
+
+
+@pytest.mark.parametrize(
+    ("section", "given", "why"),
+    [
+        (
+            "client",
+            {"attacks": {"c": {"kind": "sign-flip"}}},
+            r"client\.attacks\.c: expected one of the task's clients",
+        ),
+        ("client", {"trainer": "mine:train"}, r"client\.trainer: expected none in a simulation"),
+        ("simulation", {"initial_model": "absent.npy"}, r"initial_model: expected a \.npy file, found .*absent\.npy"),
+        ("localhost", {"initial_model": "absent.npy"}, r"initial_model: expected a \.npy file, found .*absent\.npy"),
+    ],
+)
+def test_what_a_file_says_beside_records_is_read_beside_apps_too(section: str, given: dict[str, Any], why: str) -> None:
+    apps = {"a": app.with_records(arrays), "b": app.with_records(arrays)}
+    with pytest.raises((precad.ConfigError, SetupError), match=why):
+        resolve_apps({"task": TASK, section: given}, apps)
+
+
+def test_apps_begin_where_the_settings_say(tmp_path: Path) -> None:
+    start = np.arange(26, dtype=np.float32)
+    np.save(tmp_path / "start.npy", start)
+    raw = {"task": TASK, "simulation": {"initial_model": str(tmp_path / "start.npy")}}
+    plan = resolve_apps(raw, [app.with_records(arrays)] * 2)
+    assert np.array_equal(plan.simulation(0).progress.parameters, start)
+    assert len(plan.raw["simulation"]["initial_model_sha256"]) == 64
 
 
 def test_declared_numbers_of_records_stay() -> None:

@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from torch import nn
 
+import precad
 from precad.deploy.cli.main import app
 from precad.deploy.configuration.sections import read_toml
 from precad.deploy.errors import ConfigError
@@ -22,6 +25,7 @@ from precad.dp.ledgers.earlier import earlier_tasks
 from precad.dp.ledgers.ledger import Level
 from precad.dp.task_privacy import task_cost
 from precad.lab.simulation import SeededRandomness
+from precad.lab.simulation.apps import resolve_apps
 from precad.lab.simulation.reported import read_simulated
 from precad.lab.simulation.simulate import resolve
 from precad.protos.task.task import Task
@@ -146,6 +150,29 @@ def test_a_folder_is_not_continued_under_other_ledgers(tmp_path: Path) -> None:
     for of_few in few:
         of_few.write_bytes(of_few.with_suffix(".kept").read_bytes())
     assert simulated(written(tmp_path, changes, *few))["guarantees"] == found
+
+
+def tiny() -> nn.Module:
+    """A table's model."""
+    return nn.Linear(3, 2)
+
+
+@pytest.mark.parametrize("changes", ["", "epsilon_budget_one_server = 1.1"])
+def test_apps_count_what_a_file_counts(tmp_path: Path, changes: str) -> None:
+    """Train records given as objects under the servers of a file: their ledgers hold earlier tasks all the same."""
+    ledgers = ledger_of(tmp_path / "a", 3), ledger_of(tmp_path / "b", 6)
+    raw = read_toml(written(tmp_path, changes, *ledgers))
+    raw["task"].pop("model")
+    records = np.eye(3, dtype=np.float32)[np.arange(40) % 3], np.arange(40) % 2
+    apps = [precad.App(model=tiny, records=records, test=records)] * 4
+    (found,) = precad.simulate(raw, clients=apps, folder=tmp_path / "apps").seeds
+    each = replayed(tmp_path, resolve_apps(raw, apps).task, ledgers)
+    assert found.rounds == len(each[0].rounds)
+    assert 0 < found.rounds < 12 if changes else found.rounds == 12
+    for view, said in zip(View, found.summary["guarantees"], strict=True):
+        for conduct, name in ((Conduct.WATCHES, "epsilon"), (Conduct.MAY_DISCARD, "epsilon_if_discarded")):
+            assert said[name] == max(one.statement(view, conduct=conduct).epsilon for one in each)
+        assert "counts 1 earlier task of the servers' ledgers" in said["note"]
 
 
 HIDDEN = 'mode = "proved"\nround_period_s = 600.0\n'
