@@ -222,10 +222,13 @@ def account(
     given |= {"record_clip": record_clip, "client_clip": client_clip, "dim": dim, "frac_bits": frac_bits}
     given |= {"records_per_person": records_per_person, "balls_in_bins": balls_in_bins}
     with arguments.named():
-        task = None if config is None else accounting.precad_task_of(arguments.contents(config))
+        raw = {} if config is None else arguments.contents(config)
+        task = None if config is None else accounting.precad_task_of(raw)
         plain = {name: arguments.number(value) for name, value in given.items()}
         target = arguments.number(target_epsilon)
-        return Account.of(accounting.account_of_flags(plain, task, target_epsilon=target))
+        report = accounting.account_of_flags(plain, task, target_epsilon=target)
+        report["warnings"] += accounting.not_counted(raw)
+        return Account.of(report)
 
 
 @overload

@@ -78,15 +78,18 @@ def account(flags: AccountFlags) -> None:
         report = tested_account.account_of_test(vars(flags))
         flags.show(report, tested_account.print_test_account, tested_account.plot_test_account)
         return
-    task = None if flags.config is None else accounting.task_of(configuration.read_toml(flags.config))
+    config = {} if flags.config is None else configuration.read_toml(flags.config)
+    task = None if flags.config is None else accounting.task_of(config)
     if task is None or (names_default(task) and BINS not in task):
         report = accounting.account_of_flags(
             vars(flags), task, target_epsilon=flags.calibrate, is_by_round=flags.plot is not None
         )
+        report["warnings"] += accounting.not_counted(config)
         flags.show(report, accounting_shown.print_account, plots.plot_account)
         return
     if flags.plot is not None:
         found = f"{task['algorithm']!r:.60}" if BINS not in task else BINS
         raise ConfigError(f"--plot: expected precad, whose rounds are drawn, found {found}")
     report = task_account.account_of_other(task, vars(flags), target_epsilon=flags.calibrate)
+    report["warnings"] += accounting.not_counted(config)
     flags.show(report, task_account.print_task_account, plots.plot_account)

@@ -48,6 +48,8 @@ from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.target import TARGET, least_noise
 from precad.protos.task.task import Task
 
+EARLIER: Final = "earlier_ledgers"
+"""Field of a server's section that names ledgers of finished tasks."""
 _QUANTILE_SHARE: Final = 0.1
 """Share of delta that is spent on a client's taking part more often than the quantile."""
 _NO_CLIP: Final = (
@@ -301,6 +303,19 @@ def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
             f"{simulation['algorithm']!r:.60}; precad simulate prints what its runs cost"
         )
     return task
+
+
+def not_counted(config: Mapping[str, Any]) -> list[str]:
+    """Return a line for each server of a configuration whose ledger counts earlier tasks, as no figure here does."""
+    servers = config.get("aggregator")
+    if not isinstance(servers, Mapping):
+        return []
+    named = {"aggregator": servers, **{f"aggregator.{party}": servers.get(party) for party in ("a", "b")}}
+    return [
+        f"{section}.{EARLIER}: not counted here; the ledger's figures, which precad check and simulate show, are larger"
+        for section, found in named.items()
+        if isinstance(found, Mapping) and found.get(EARLIER)
+    ]
 
 
 def precad_task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ import tomllib
 
 import pytest
 
+import precad as front_door
 from precad.deploy.cli.main import app
 from precad.dp.accountants.balls_in_bins import BallsInBins
 from precad.dp.accountants.pld import SampledGaussian
@@ -179,6 +180,25 @@ def test_a_target_without_a_dimension_says_that_rounding_is_not_counted(tmp_path
         assert "dim: without it no rounding is counted" in precad("account", path, *sigma).stdout.replace("\n", " ")
         known = json.loads(precad("account", path, *sigma, "--dim", "24", "--json").stdout)
         assert not any("without it" in line for line in known["warnings"])
+
+
+@pytest.mark.parametrize("algorithm", ["precad", "ins-dp-fedavg"])
+@pytest.mark.parametrize("section", ["aggregator", "aggregator.a"])
+def test_whoever_has_earlier_ledgers_is_told_that_no_figure_counts_them(tmp_path, section, algorithm):
+    """The ledger of such a server states a larger epsilon than the task alone has."""
+    path = tmp_path / "servers.toml"
+    task = (
+        f"[task]\nalgorithm = '{algorithm}'\nname = 'a'\nclients = 3\nnoise_multiplier = 4.0\nclient_rate = 1.0\n"
+        "record_rate = 0.05\nrounds = 10\ndelta = 1e-5\nrecord_clip = 1.0\nclient_clip = 8.0\nlearning_rate = 1.0\n"
+    )
+    path.write_text(task)
+    assert not [line for line in json.loads(precad("account", path, "--json").stdout)["warnings"] if "ledger" in line]
+    path.write_text(f'{task}\n[{section}]\nearlier_ledgers = [{{ path = "ledger.jsonl", most_rounds = 9 }}]\n')
+    said = [line for line in json.loads(precad("account", path, "--json").stdout)["warnings"] if "ledger" in line]
+    assert [line.partition(":")[0] for line in said] == [f"{section}.earlier_ledgers"]
+    assert "not counted here" in precad("account", path).stdout
+    if algorithm == "precad":
+        assert said[0] in front_door.account(path).warnings
 
 
 @pytest.mark.parametrize("algorithm", ["user-dp-fedavg", "ins-dp-fedavg", "fedavg", "central-dp"])
