@@ -140,7 +140,8 @@ def require_none(beside: str, **given: object) -> None:
 
 def folders_of(name: str, given: Sequence[Folder]) -> list[Path]:
     """Return at least one folder. Raises ConfigError."""
-    if isinstance(given, str | os.PathLike) or not (found := [path_of(name, folder) for folder in given]):
+    is_list = isinstance(given, Iterable) and not isinstance(given, str | bytes | os.PathLike)
+    if not is_list or not (found := [path_of(name, folder) for folder in given]):
         raise ConfigError(f"{name}: expected a list of folders, at least one, found {given!r:.60}")
     return found
 

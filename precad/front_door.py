@@ -365,7 +365,7 @@ def verify_export(
 
     wanted = {"both": signing.SIGNERS, "a": signing.SIGNERS[:1], "b": signing.SIGNERS[1:]}
     with arguments.named():
-        if signed_by not in wanted:
+        if signed_by not in [*wanted]:  # what cannot be a key is refused, too
             raise ConfigError(f"signed_by: expected one of {', '.join(wanted)}, found {signed_by!r}")
         report = verify.verify_export(
             arguments.path_of("folder", folder),

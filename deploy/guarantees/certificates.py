@@ -38,13 +38,15 @@ from precad.dp.certificates.prediction import (
     published_epsilon,
     rests_on,
 )
-from precad.dp.checks import require_delta
+from precad.dp.checks import require_count, require_delta
 
 ATTACKERS_SHOWN: Final = 20
 """Most attackers of the attack cost's curves: k = 0 .. 20."""
 FRONTIER: Final = (1, 2, 4, 8, 16, 32)
 """Attackers whose least noise a plan shows."""
 
+_MOST_ATTACKERS: Final = 10**9
+"""Where a search may stop at most: no federation has more clients."""
 _SUM_TOLERANCE: Final = 1e-6
 _NOTHING: Final = 1e-9
 """Nearer to 0 or 1 than this, a bound is rounded outwards."""
@@ -71,8 +73,9 @@ class Request:
 
     @refusing(ValueError)
     def __post_init__(self) -> None:
-        """Refuse a delta or psi out of its range, also where nothing that is asked for reads them: the report says
-        them. Raises ConfigError."""
+        """Refuse a delta, psi or at_most out of its range, also where nothing that is asked for reads them: the report
+        says them. Raises ConfigError."""
+        require_count("at_most", self.at_most, at_least=1, at_most=_MOST_ATTACKERS)
         require_delta(self.delta)
         require_psi(self.psi)
 

@@ -30,7 +30,7 @@ def hoeffding_radius(n_trainings: float, psi: float, width: float = 1.0, n_event
     require_psi(psi)
     require_positive("width", width)
     n_events = integral("n_events", n_events, at_least=1)
-    return width * math.sqrt(math.log(n_events / psi) / (2 * n_trainings))
+    return width * math.sqrt(math.log(n_events / psi) / 2 / n_trainings)
 
 
 def hoeffding_class_bounds(

@@ -147,15 +147,18 @@ def _records(
     }
     first = next(iter(found.values()))
     for name, one in found.items():
-        if one.records.shape != first.records.shape or one.records.features.dtype != first.records.features.dtype:
-            raise ConfigError(
-                f"records of {name}: expected shape {first.records.shape}, as others have, found {one.records.shape}"
-            )
+        if (kind := _kind_of(one.records)) != (wanted := _kind_of(first.records)):
+            raise ConfigError(f"records of {name}: expected {wanted}, as others have, found {kind}")
         if one.class_names != first.class_names:
             raise ConfigError(
                 f"records of {name}: expected the classes of the other clients; name them in task.class_names"
             )
     return found
+
+
+def _kind_of(records: Records) -> str:
+    """Return what one client's records have in common with another's, in words."""
+    return f"shape {records.shape} of {records.features.dtype}"
 
 
 def _test_records(

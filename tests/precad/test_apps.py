@@ -175,7 +175,16 @@ def test_a_regression_has_no_accuracy_but_metrics(tmp_path: Path) -> None:
             OwnRecordsError,
             "records of client-0: expected a label for each of 40",
         ),
-        ([app.with_records((ROWS[:, :2], SICK)), app], precad.ConfigError, r"expected shape \(2,\), as others have"),
+        (
+            [app.with_records((ROWS[:, :2], SICK)), app],
+            precad.ConfigError,
+            r"expected shape \(2,\) of float32, as others have",
+        ),
+        (
+            [app, app.with_records((ROWS.astype(np.int64), SICK))],
+            precad.ConfigError,
+            r"expected shape \(3,\) of float32, as others have, found shape \(3,\) of int64",
+        ),
         ([precad.App(model=net, records=(ROWS, DOSES[:, :1]), loss="mse")] * 2, TargetError, "expected 2 a record"),
         ([precad.App(model=lambda: precad.fix(norm()), records=arrays)] * 2, None, ""),
         ([replace(app, metrics="accuracy")] * 2, ArgumentError, "^metrics: expected a list .* found 'accuracy'$"),

@@ -384,7 +384,10 @@ REFUSED: list[tuple[str, Callable[[], object], str]] = [
     ("no run", lambda: precad.certify(runs=["nowhere"]), r"nowhere/config\.toml: expected a readable file"),
     ("shape", lambda: precad.certify([[0.4]], [0], **CERTIFIED), "^confidences: expected at least two numbers"),
     ("threat", lambda: precad.certify([[1.0, 0.0]], [0], threat="x", **CERTIFIED), "^threat: expected one of add"),  # type: ignore[call-overload]
+    ("a run that is a number", lambda: precad.certify(runs=5), "^runs: expected a list of folders, .* found 5$"),  # type: ignore[arg-type]
+    ("bytes for runs", lambda: precad.certify(runs=b"x"), "^runs: expected a list of folders, .* found b'x'$"),  # type: ignore[arg-type]
     ("psi", lambda: precad.certify([[1.0, 0.0]], [0], psi=2.0, **CERTIFIED), "psi"),
+    ("search", lambda: precad.certify([[1.0, 0.0]], [0], at_most=2**63, **CERTIFIED), "^at_most: expected at most"),
     ("authority", lambda: precad.verify_export(ROOT / "docs", authority="no.pem"), "^authority: expected a readable"),
     ("no export", lambda: precad.verify_export("nowhere", authority="no.pem"), "^folder: expected a folder"),
     (
@@ -396,6 +399,7 @@ REFUSED: list[tuple[str, Callable[[], object], str]] = [
     ("no path", lambda: precad.simulate(CONFIG, folder=3), "^folder: expected a path, found a int"),  # type: ignore[arg-type]
     ("no path of an export", lambda: precad.verify_export(3, authority="x"), "^folder: expected a path, found a int"),  # type: ignore[arg-type]
     ("no path of a run", lambda: precad.audit(3), "^run: expected a path, found a int"),  # type: ignore[arg-type]
+    ("signers", lambda: precad.verify_export("x", authority="y", signed_by=["a"]), "^signed_by: expected one of both"),  # type: ignore[arg-type]
     ("signer", lambda: precad.verify_export("x", authority="y", signed_by="c"), "^signed_by: expected one of both"),  # type: ignore[arg-type]
 ]
 

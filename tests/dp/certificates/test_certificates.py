@@ -354,6 +354,7 @@ def test_group_privacy_overflows_to_a_true_statement():
 def test_monte_carlo():
     """Radii, both schemes, the strict and the published metric, and both coordinates of the joint cost."""
     assert hoeffding_radius(1000, 0.01, width=2.0) == 2 * hoeffding_radius(1000, 0.01)
+    assert 0 < hoeffding_radius(1e308, 0.01) < 1e-153  # twice as many are beyond float64
     assert hoeffding_class_bounds([0.5, 0.5], 100, 0.05)[0] == 0
     union = hoeffding_class_bounds([0.05, 0.9, 0.05], 1000, 0.01, n_tests=2115)
     paper = hoeffding_class_bounds([0.05, 0.9, 0.05], 1000, 0.01, "paper")
