@@ -7,10 +7,13 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from precad.clients.errors import ArgumentError
 from precad.deploy.reporting.numbers import Format, shown
 from precad.deploy.shown.figures import NO_USEFUL_BOUND
 from precad.dp.accountants.pld import Unit, unit_words
 from precad.dp.accountants.slack import NO_BOUND
+from precad.dp.checks import require_count, require_delta_or_zero, require_non_negative, require_one_of
+from precad.mpc.errors import raised_as
 
 REALISED = "of the rounds that there were, if no draw is discarded"
 """Text of a note about an epsilon without `epsilon_if_discarded`."""
@@ -39,6 +42,18 @@ class Guarantee:
     """On what the guarantee rests, or why there is none."""
     in_real_arithmetic: bool = False
     """Whether gradients were rounded otherwise beside other records or clients, which no proof covers."""
+
+    def __post_init__(self) -> None:
+        """Take NumPy's numbers as Python's. Raises ArgumentError for what no guarantee says, which would show as
+        proved."""
+        with raised_as(ArgumentError, ValueError, "guarantees"):
+            require_one_of("unit", self.unit, (*Unit,))
+            require_delta_or_zero(self.delta)
+            require_count("group_size", self.group_size, at_least=1)
+            for name in ("epsilon", "epsilon_if_discarded"):
+                if (value := getattr(self, name)) is not None:
+                    require_non_negative(name, value, may_be_infinite=True)
+                    object.__setattr__(self, name, float(value))
 
     def __str__(self) -> str:
         rests = f"; {self.note}" if self.note else ""

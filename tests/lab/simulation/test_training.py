@@ -415,6 +415,26 @@ def test_a_guarantee_reads_as_what_it_is() -> None:
     assert str(none) == "no guarantee for one client against anybody; nothing is noised"
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("epsilon", value) for value in (-1.0, float("nan"), np.float64("nan"), True, "1")),
+        ("epsilon_if_discarded", -0.5),
+        *(("delta", value) for value in (1.0, -1e-5, float("nan"), None)),
+        ("unit", "user"),
+        ("group_size", 0),
+    ],
+)
+def test_what_no_guarantee_says_is_never_shown_as_proved(field: str, value: Any) -> None:
+    """An algorithm or a rule of one's own made it."""
+    fields = {"unit": "record", "against": "the server", "epsilon": 1.0, "delta": 1e-5, field: value}
+    with pytest.raises(ArgumentError, match=f"^guarantees: {field}: expected .*, found "):
+        Guarantee(**fields)
+    found = Guarantee(unit="record", against="the server", epsilon=np.float32(1.25), delta=0.0)
+    assert type(found.epsilon) is float
+    assert "epsilon <= 1.25 at delta = 0.0" in str(found)
+
+
 def test_a_rule_is_no_privacy_mechanism(engine: RecordEngine) -> None:
     of_noise, of_rule = simulation(engine, task(), algorithm="local-dp", aggregation="krum").guarantees()
     assert of_noise.unit == "record"
