@@ -3,8 +3,9 @@ confidences.
 
 A certificate is about F_c, the expectation over trainings of the confidence in class c. One folder holds one training,
 and one model is one draw. The mean over O folders estimates F_c to Hoeffding's radius, so only many independent runs of
-one configuration make a guarantee. All folders must therefore have the same task and the same client section, and be
-different runs. Attacks that the configuration contains are part of the training: the certificate counts further ones.
+one configuration make a guarantee. All folders must therefore have the same task, the same client section and the same
+start, and be different runs. Attacks that the configuration contains are part of the training: the certificate counts
+further ones.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from precad.clients.models.losses import loss_of
 from precad.clients.records.own import source_of
 from precad.clients.training import evaluation
 from precad.deploy.configuration import sections as configuration
+from precad.deploy.configuration.initial_model import DIGEST
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.run_files.folder import RunFolder, require_deployed
@@ -233,7 +235,12 @@ def _parameters(run: _Run, task: Task) -> NDArray[np.float32]:
 
 def _difference(ours: Deployment, theirs: Deployment) -> str | None:
     """Return the first field that changes the training's law and in which two runs differ."""
-    for section, names in (("task", tuple(type(ours.task).model_fields)), ("client", _OF_THE_LAW)):
+    sections = (
+        ("task", tuple(type(ours.task).model_fields)),
+        ("client", _OF_THE_LAW),
+        ("localhost", (DIGEST,)),
+    )
+    for section, names in sections:
         mine, other = getattr(ours, section), getattr(theirs, section)
         for name in names:
             if getattr(mine, name) != getattr(other, name):

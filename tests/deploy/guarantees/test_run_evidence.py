@@ -55,11 +55,11 @@ def precad(*arguments, exit_code=0):
     return result
 
 
-def make_run(root, seed, *, client=None, earlier=None, **task):
+def make_run(root, seed, *, client=None, earlier=None, localhost=None, **task):
     """A run folder as `precad run` leaves it, with a model that is certain of what it says, right or wrong."""
     root.mkdir()
     folder = RunFolder(root)
-    raw = {"task": TASK | task, "client": client or {}}
+    raw = {"task": TASK | task, "client": client or {}, "localhost": localhost or {}}
     resolved, deployment, _ = resolve(raw, folder)
     folder.write_config(resolved)
     parameters = networks.initial_parameters("mlp", seed=seed) * 50
@@ -399,6 +399,18 @@ def test_runs_must_be_different_runs_of_one_configuration(tmp_path, run):
     assert "found another task.noise_multiplier" in precad("certify", "--run", run, "--run", other, exit_code=2).stderr
     attacked = make_run(tmp_path / "attacked", 2, client={"attacks": {"c": "wrap"}})
     assert "found another client.attacks" in precad("certify", "--run", run, "--run", attacked, exit_code=2).stderr
+
+
+def test_runs_from_other_models_are_of_another_configuration(tmp_path, run):
+    """Where a training starts, its expectation starts: the digest in the folder tells."""
+    begun = []
+    for seed in (3, 4):
+        np.save(tmp_path / f"start-{seed}.npy", networks.initial_parameters("mlp", seed=seed))
+        start = {"initial_model": str(tmp_path / f"start-{seed}.npy")}
+        begun.append(make_run(tmp_path / f"from-{seed}", 2, localhost=start))
+    for one, other in ((run, begun[0]), (begun[0], begun[1])):
+        said = precad("certify", "--run", one, "--run", other, exit_code=2).stderr.replace("\n", " ")
+        assert "found another localhost.initial_model_sha256 in" in said
 
 
 def test_runs_on_other_classes_are_of_another_configuration(tmp_path):
