@@ -198,14 +198,23 @@ class SeedResult:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read the rounds, one object each: `round`, `chosen`, `accepted`, `rejected`, `seconds`, what was measured."""
-        return _json_lines(self.folder / f"seed-{self.seed}.jsonl")
+        return _json_lines(self.folder / f"seed-{self.seed}.jsonl")[: self.rounds]
 
     def parameters(self) -> NDArray[np.float32]:
-        """Read the model as one vector, (d,), with the learnt bound last where the task learns one."""
+        """Read the model as one vector, (d,), with the learnt bound last where the task learns one.
+
+        Raises: ConfigError once the folder was continued. The guarantees here are not those of its model.
+        """
         import numpy as np
 
-        with np.load(self.folder / f"seed-{self.seed}.npz", allow_pickle=False) as saved:
+        from precad.deploy.errors import ConfigError
+
+        path = self.folder / f"seed-{self.seed}.npz"
+        with np.load(path, allow_pickle=False) as saved:
             found: NDArray[np.float32] = saved["parameters"]
+            rounds = int(saved["rounds"])
+        if rounds != self.rounds:
+            raise ConfigError(f"{path}: expected the model of {self.rounds} rounds, found one of {rounds}")
         return found
 
     def load_model(self) -> nn.Module:

@@ -321,6 +321,20 @@ def test_simulate_trains_what_its_command_trains(
     found.require_fulfilled()
 
 
+def test_a_result_hands_out_no_model_that_its_guarantees_are_not_about(tmp_path: Path) -> None:
+    """Continue the folder for more rounds: the model there costs more than the first result says."""
+    few = precad.simulate(CONFIG, rounds=2, folder=tmp_path / "few").seeds[0]
+    first = few.parameters()
+    precad.simulate(CONFIG, rounds=2, folder=tmp_path / "few")
+    assert np.array_equal(few.parameters(), first)
+    more = precad.simulate(CONFIG, rounds=3, folder=tmp_path / "few").seeds[0]
+    for read in (few.parameters, few.load_model):
+        with pytest.raises(precad.ConfigError, match=r"seed-0\.npz: expected the model of 2 rounds, found one of 3$"):
+            read()
+    assert [len(one.metrics()) for one in (few, more)] == [2, 3]
+    assert more.load_model()
+
+
 def test_a_simulation_that_diverges_is_a_result(tmp_path: Path) -> None:
     """All seeds come back; who wants an error asks for it."""
     diverging = {**CONFIG, "task": {**TASK, "learning_rate": 1e38}}
