@@ -57,6 +57,10 @@ class LossDistribution:
     mass: Array
     infinite: float
 
+    def __post_init__(self) -> None:
+        """Keep the masses as they are: one round's are cached."""
+        object.__setattr__(self, "mass", _read_only(self.mass))
+
     @classmethod
     def connect_dots(cls, step: float, lowest: int, p: Array, q: Array, p_below: float) -> "LossDistribution":
         """Make the distribution from the masses of P and Q in each interval.
@@ -187,6 +191,11 @@ class DeltaCurve:
     epsilons: Array
     deltas: Array
 
+    def __post_init__(self) -> None:
+        """Keep whoever plots a curve from changing it: curves are cached, and certificates are made of them."""
+        for name in ("epsilons", "deltas"):
+            object.__setattr__(self, name, _read_only(getattr(self, name)))
+
     def thinned(self, n_points: int) -> "DeltaCurve":
         """Return every m-th point and the last, at most about `n_points`. As sound as the whole, and lighter to
         keep."""
@@ -195,3 +204,9 @@ class DeltaCurve:
             return self
         keep = np.unique(np.append(np.arange(0, len(self.epsilons), stride), len(self.epsilons) - 1))
         return DeltaCurve(self.epsilons[keep], self.deltas[keep])
+
+
+def _read_only(values: Array) -> Array:
+    kept = values.view()
+    kept.flags.writeable = False
+    return kept

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
 from precad.dp.accountants.gaussian_dp import delta_from_mu
+from precad.dp.accountants.group_mixture import Direction, loss_distribution
 from precad.dp.accountants.group_privacy import group_dp
 from precad.dp.accountants.pld import Label, SampledGaussian
 from precad.dp.accountants.privacy_loss import DeltaCurve
@@ -49,6 +50,17 @@ from precad.dp.published.xie import xie_condition_one
 
 TRAINING = Training(SampledGaussian(0.1, 1.8), 3)
 UNIT = st.floats(0, 1)
+
+
+def test_who_looks_at_a_curve_cannot_change_certificates():
+    """Curves are cached: what is written into one would be in each certificate that follows."""
+    for direction in Direction:
+        curve = TRAINING.curve(2, direction)
+        for values in (curve.epsilons, curve.deltas, TRAINING.one_unit_curve().deltas):
+            with pytest.raises(ValueError, match="read-only"):
+                values[:] = 0.0
+        with pytest.raises(ValueError, match="read-only"):
+            loss_distribution(1, 0.1, 1.8, 1, direction).mass[:] = 0.0
 
 
 def test_the_tightness_table():
