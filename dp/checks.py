@@ -76,6 +76,16 @@ def integral(name: str, value: float, *, at_least: int = 0) -> int:
     return int(value)
 
 
+def keep_as_floats(event: object, *names: str) -> None:
+    """Replace fields of other types than Python's numbers by floats, which a cache takes for the same.
+
+    In NumPy's shorter floats an epsilon would be rounded to their few digits, down as well as up.
+    """
+    for name in names:
+        if type(value := getattr(event, name)) not in (int, float):
+            object.__setattr__(event, name, float(value))
+
+
 def require_one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Require that `value` is one of the strings in `choices`."""
     if value not in choices:

@@ -53,7 +53,7 @@ import numpy as np
 from precad.dp.accountants.gaussian import gaussian_epsilon
 from precad.dp.accountants.masses import Masses, lognormal, mixed, power, times
 from precad.dp.accountants.privacy_loss import ROUNDING_PER_ROUND, Array, LossDistribution
-from precad.dp.checks import require_bins, require_count, require_delta, require_positive
+from precad.dp.checks import keep_as_floats, require_bins, require_count, require_delta, require_positive
 
 if TYPE_CHECKING:
     from dp_accounting.pld import privacy_loss_distribution
@@ -81,6 +81,7 @@ class BallsInBins:
     def __post_init__(self) -> None:
         require_bins(self.bins)
         require_positive("noise_multiplier", self.noise_multiplier)
+        keep_as_floats(self, "noise_multiplier")
 
     def epsilon(self, participations: int, delta: float) -> float:
         """Bound epsilon of a record whose client took part so many times, the last epoch perhaps in part.

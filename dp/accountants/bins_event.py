@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from precad.dp.checks import require_bins, require_count, require_positive
+from precad.dp.checks import keep_as_floats, require_bins, require_count, require_positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class BinnedGaussian:
         require_bins(self.bins)
         require_positive("noise_multiplier", self.noise_multiplier)
         require_count("group_size", self.group_size, at_least=1)
+        keep_as_floats(self, "noise_multiplier")
 
     def epochs(self, rounds: int) -> int:
         """Return how many epochs so many successive rounds begin."""

@@ -44,6 +44,7 @@ def delta_from_mu(epsilon: float, mu: float) -> float:
     """
     require_finite("epsilon", epsilon)
     require_non_negative("mu", mu)
+    epsilon, mu = float(epsilon), float(mu)
     if mu == 0:
         return max(0.0, -math.expm1(min(epsilon, 0.0)))
     return _delta_at(epsilon / mu - mu / 2, mu)
@@ -79,6 +80,7 @@ def eps_from_mu(delta: float, mu: float) -> float:
     """
     require_delta(delta)
     require_non_negative("mu", mu)
+    delta, mu = float(delta), float(mu)
     if mu == 0 or _delta_at(-mu / 2, mu) <= delta:
         return 0.0
     lowest = max(-mu / 2, -45.0)  # epsilon = 0, or where delta is 1 in float64

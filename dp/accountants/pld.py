@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.gaussian import gaussian_epsilon
 from precad.dp.accountants.ptr_event import SampledProposeTestRelease
-from precad.dp.checks import require_count, require_delta, require_positive, require_probability
+from precad.dp.checks import keep_as_floats, require_count, require_delta, require_positive, require_probability
 
 if TYPE_CHECKING:
     from dp_accounting.pld import privacy_loss_distribution
@@ -149,6 +149,7 @@ class SampledGaussian:
         require_probability("sampling_rate", self.sampling_rate)
         require_positive("noise_multiplier", self.noise_multiplier)
         require_count("group_size", self.group_size, at_least=1)
+        keep_as_floats(self, "sampling_rate", "noise_multiplier")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,7 @@ class TwoStageSampledGaussian:
         require_probability("record_rate", self.record_rate)
         require_positive("noise_multiplier", self.noise_multiplier)
         require_count("group_size", self.group_size, at_least=1)
+        keep_as_floats(self, "selection_rate", "record_rate", "noise_multiplier")
 
 
 Release = SampledGaussian | BinnedGaussian | SampledProposeTestRelease
@@ -250,6 +252,7 @@ class PldAccountant:
         """Bound epsilon, see PrivacyAccountant. About 5 ms when not seen before, else a cache hit."""
         require_count("rounds", rounds)
         require_delta(delta)
+        delta = float(delta)
         if rounds == 0:
             return 0.0
         if isinstance(event, SampledProposeTestRelease | BinnedGaussian):
@@ -402,6 +405,7 @@ def effective_noise_multiplier(noise_multiplier: float, record_clip: float, dim:
     require_positive("record_clip", record_clip)
     require_count("dim", dim, at_least=1)
     require_count("frac_bits", frac_bits)
+    noise_multiplier, record_clip = float(noise_multiplier), float(record_clip)
     return noise_multiplier * record_clip / (record_clip + math.ldexp(math.sqrt(dim), -frac_bits))
 
 

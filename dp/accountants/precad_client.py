@@ -21,7 +21,7 @@ def client_noise_multiplier(sigma: float, R: float, C: float, n_servers: int = 2
     require_positive("sigma", sigma)
     require_positive("R", R)
     require_positive("C", C)
-    return math.sqrt(n_servers) * sigma * R / C
+    return math.sqrt(n_servers) * float(sigma) * float(R) / float(C)
 
 
 def expected_participation(q: float, rounds: int) -> int:

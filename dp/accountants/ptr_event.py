@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
-from precad.dp.checks import require_positive, require_probability
+from precad.dp.checks import keep_as_floats, require_positive, require_probability
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +28,7 @@ class SampledProposeTestRelease:
         require_probability("sampling_rate", self.sampling_rate)
         for name in ("noise_multiplier", "tau", "laplace_scale", "test_failure"):
             require_positive(name, getattr(self, name))
+        keep_as_floats(self, "sampling_rate", "noise_multiplier", "tau", "laplace_scale", "test_failure")
 
     def epsilon(self, rounds: int, delta: float) -> float:
         """Bound epsilon of so many rounds: by loss distributions, or by Renyi divergences where those say less."""

@@ -80,6 +80,7 @@ def xie_certified_k(FA: float, FB: float, epsilon: float, delta: float) -> float
     is, for k in group distance.
     """
     require_point(FA, FB, epsilon, delta)
+    FA, FB = float(FA), float(FB)
     if FA <= FB:
         return 0.0
     if FB == 0 and delta == 0:
@@ -113,6 +114,7 @@ def certified_integer(K: float, threat: str = "add") -> float:
 
 def best_certified_k(FA: float, FB: float, curve: DeltaCurve) -> float:
     """Return the largest xie_certified_k over all points of a privacy curve, each a guarantee of its own. A bound."""
+    FA, FB = float(FA), float(FB)
     at_zero = xie_certified_k(FA, FB, 0.0, float(curve.deltas[0])) if curve.deltas[0] < 1 else 0.0
     if FA <= FB or len(curve.epsilons) == 1:
         return at_zero

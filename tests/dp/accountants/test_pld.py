@@ -3,6 +3,7 @@
 import itertools
 import math
 import warnings
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -16,6 +17,8 @@ from scipy.special import log_ndtr, logsumexp
 from scipy.stats import binom, norm
 
 from precad.dp.accountants import pld as accounting
+from precad.dp.accountants.bins_event import BinnedGaussian
+from precad.dp.accountants.gaussian_dp import delta_from_mu, eps_from_mu
 from precad.dp.accountants.pld import (
     Label,
     PldAccountant,
@@ -183,6 +186,29 @@ def test_monotone_in_every_parameter(rate, sigma, rounds, log10_delta, more):
     assert ACCOUNTANT.epsilon(SampledGaussian(min(1.0, rate * more), sigma), rounds, delta) >= epsilon
     assert ACCOUNTANT.epsilon(SampledGaussian(rate, sigma / more), rounds, delta) >= epsilon
     assert ACCOUNTANT.epsilon(SampledGaussian(rate, sigma), rounds, delta / more) >= epsilon
+
+
+@pytest.mark.parametrize("number", [np.float16, np.float32, np.float64, np.longdouble, Fraction])
+def test_epsilon_does_not_depend_on_the_type_of_a_number(number):
+    """In few digits epsilon would be too small, by 6 of 1840, and a later question in floats would find it cached."""
+    half, eighth, one = number(0.5), number(0.125), number(1.0)
+    asked = [
+        (SampledGaussian, (half, one), 50),
+        (SampledGaussian, (one, eighth), 50),
+        (lambda p, s: TwoStageSampledGaussian(p, p, s), (half, one), 50),
+        (lambda p, s: SampledGaussian(p, s, 3), (half, one), 50),
+        (lambda _, s: BinnedGaussian(8, s), (half, one), 50),
+    ]
+    for made, numbers, rounds in asked:
+        in_floats = made(*map(float, numbers))
+        accounting._epsilon.cache_clear()
+        found = PldAccountant().epsilon(made(*numbers), rounds, number(2**-14))
+        assert PldAccountant().epsilon(in_floats, rounds, 2**-14) == found
+        accounting._epsilon.cache_clear()
+        assert PldAccountant().epsilon(in_floats, rounds, 2**-14) == found
+    assert effective_noise_multiplier(one, number(2.0), 26010, 8) == effective_noise_multiplier(1.0, 2.0, 26010, 8)
+    assert eps_from_mu(number(2**-14), number(8.0)) == eps_from_mu(2**-14, 8.0)
+    assert delta_from_mu(number(4.0), one) == delta_from_mu(4.0, 1.0)
 
 
 def test_nothing_released_costs_nothing():
