@@ -110,8 +110,8 @@ class Federation:
     ) -> dict[str, Vector]:
         """Return the updates with what malicious clients make of theirs.
 
-        A client that has nothing to go on is left out, as one whose own training diverges. An update that is not finite
-        is left out as well: it has no encoding, and no server would take it.
+        A client that has nothing to go on is left out, as one whose own training diverges. An update whose square is
+        not finite is left out as well: no server would take it, and no rule could compare it.
 
         bound: C where somebody enforces it, else infinity. step: what the sum of updates moves the model by.
         """
@@ -150,7 +150,9 @@ class Federation:
                 crafted = space.upload(attack.craft(known))
             except (NoVictimError, NonFiniteGradientError):
                 continue
-            if np.isfinite(crafted).all():
+            with np.errstate(over="ignore", invalid="ignore"):
+                is_length = np.isfinite(np.square(crafted).sum())
+            if is_length:
                 result[client] = crafted
         return result
 

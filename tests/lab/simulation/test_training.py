@@ -656,6 +656,28 @@ def test_what_is_not_finite_is_nobodys_update(engine: RecordEngine, algorithm: s
     assert metrics.accuracy is not None
 
 
+class Enormous(Attack):
+    """Uploads finite numbers, whose squares are none."""
+
+    name = "enormous"
+    is_simulated_only = True
+
+    def craft(self, known: Knowledge) -> NDArray[np.float64]:
+        """As long as float64 allows."""
+        return np.full_like(known.update, 1e308)
+
+
+@pytest.mark.parametrize("rule", ["krum", "multi-krum", "geometric-median", "median"])
+def test_no_rule_is_beaten_by_numbers_that_overflow(engine: RecordEngine, rule: str) -> None:
+    """Infinite distances are equal, so that Krum would choose the attacker's; the weights of a median are 0 / 0."""
+    attack = AttackSettings(kind=f"{__name__}:Enormous", clients=1)
+    changes = {"algorithm": "non-private", "aggregation": rule, "attack": attack}
+    running = simulation(engine, task(client_rate=1.0, rounds=1), **changes)
+    (metrics,) = running.run()
+    assert (metrics.n_chosen, metrics.n_accepted) == (6, 5)
+    assert running.diverged is None
+
+
 @dataclass(frozen=True)
 class Hoarder(Attack):
     """Wants every zero, and calls it as its own number says."""
