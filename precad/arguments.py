@@ -101,7 +101,7 @@ def seeds_of(seeds: int | Iterable[int]) -> list[int]:
     """Return the seeds: so many from 0 on, or these. Raises ConfigError."""
     try:
         found = [operator.index(seed) for seed in seeds] if isinstance(seeds, Iterable) else list(range(seeds))
-    except TypeError:
+    except (TypeError, OverflowError, MemoryError):
         raise ConfigError(f"seeds: expected a number of seeds, or integers, found {seeds!r:.60}") from None
     if not found or min(found) < 0 or len(set(found)) < len(found):
         raise ConfigError(f"seeds: expected distinct integers from 0 on, at least one, found {seeds!r:.60}")

@@ -364,6 +364,7 @@ REFUSED: list[tuple[str, Callable[[], object], str]] = [
     ("field", lambda: precad.simulate({"task": {**TASK, "delta": 2.0}, "client": {}}), r"task\.delta: .*found 2"),
     ("unknown key", lambda: precad.run({"task": {**TASK, "speed": 1}}), r"task\.speed"),
     ("seeds", lambda: precad.simulate(CONFIG, seeds=0), "seeds: expected distinct integers"),
+    ("seeds beyond number", lambda: precad.simulate(CONFIG, seeds=2**70), "^seeds: expected a number of seeds"),
     ("seeds twice", lambda: precad.simulate(CONFIG, seeds=[1, 1]), "seeds: expected distinct integers"),
     ("negative seed", lambda: precad.simulate(CONFIG, seeds=[-1]), "seeds: expected distinct integers"),
     ("no seed", lambda: precad.simulate(CONFIG, seeds=["a"]), "seeds: expected"),  # type: ignore[list-item]
