@@ -335,7 +335,7 @@ def audit(run: Folder, /, *, confidence: float = 0.95) -> AuditResult:
     from precad.results import AuditResult
 
     with arguments.named():
-        return AuditResult.of(audit_run(arguments.path_of("run", run), confidence))
+        return AuditResult.of(audit_run(arguments.path_of("run", run), arguments.number(confidence)))
 
 
 def verify_export(

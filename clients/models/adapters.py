@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
-from collections.abc import Iterator, Sequence
+import numbers
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -133,11 +134,8 @@ def lora(
         >>> [(name, tuple(weight.shape)) for name, weight in model.named_parameters() if weight.requires_grad]
         [('0.B.weight', (200, 8)), ('2.B.weight', (5, 8))]
     """
-    if isinstance(targets, str) or not targets:
-        raise AdapterError("targets", "expected names of layers, such as ['q_lin', 'v_lin']", repr(targets))
-    shared = Adaptation(rank, float(rank if alpha is None else alpha))
-    if rank < 1 or not 0 < shared.alpha < float("inf"):
-        raise AdapterError("rank, alpha", "expected a rank of 1 or more and a finite alpha > 0", f"{rank}, {alpha}")
+    _require_arguments(model, rank, targets, alpha)
+    shared = Adaptation(int(rank), float(rank if alpha is None else alpha))
     if adapted(model) is not None:
         raise AdapterError("model", "expected one without adapters", "one that has them")
     root = copy.deepcopy(model).requires_grad_(requires_grad=False)
@@ -156,6 +154,20 @@ def lora(
         setattr(root.get_submodule(parent), child, made[id(layer)])
     setattr(root, _MARK, shared)
     return root
+
+
+def _require_arguments(model: object, rank: object, targets: object, alpha: object) -> None:
+    """Refuse what is no model, no names of layers, or no rank and scale. Raises AdapterError."""
+    if not isinstance(model, nn.Module):
+        raise AdapterError("model", "expected a torch.nn.Module", f"a {type(model).__name__}")
+    if isinstance(targets, str) or not isinstance(targets, Iterable) or not targets:
+        raise AdapterError("targets", "expected names of layers, such as ['q_lin', 'v_lin']", repr(targets))
+    are_numbers = not isinstance(rank, bool) and not isinstance(alpha, bool)
+    is_rank = isinstance(rank, numbers.Integral) and int(rank) >= 1
+    is_scale = alpha is None or (isinstance(alpha, numbers.Real) and 0 < float(alpha) < float("inf"))
+    if not (are_numbers and is_rank and is_scale):
+        found = f"{rank!r:.60}, {alpha!r:.60}"
+        raise AdapterError("rank, alpha", "expected a rank of 1 or more and a finite alpha > 0", found)
 
 
 def _target_names(root: nn.Module, targets: Sequence[str]) -> list[str]:

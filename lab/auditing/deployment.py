@@ -134,8 +134,8 @@ def audit_deployment(
 
     servers: state_dirs of one or both aggregators. clients: those of all audit clients. Raises as `audit_run`.
     """
-    if not 0.5 <= confidence < 1:
-        raise ConfigError(f"--confidence: expected a number in [0.5, 1), found {confidence}")
+    if not isinstance(confidence, int | float) or not 0.5 <= confidence < 1:
+        raise ConfigError(f"--confidence: expected a number in [0.5, 1), found {confidence!r:.60}")
     evidence = evidence_of(task, servers, clients)
     seen = {seat: found for seat in Seat if (found := observed(evidence, seat)) is not None}
     if not seen:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -78,6 +80,20 @@ def test_a_block_under_two_names_has_one_adapter() -> None:
 def test_targets_that_cannot_be_adapted_are_refused(rank: int, targets: list[str], message: str) -> None:
     with pytest.raises(AdapterError, match=message):
         lora(Attention(), rank, targets)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        *(({"rank": rank}, r"^rank, alpha: expected a rank of 1 or more") for rank in (2.0, "2", None, True)),
+        *(({"alpha": alpha}, r"^rank, alpha: .* a finite alpha > 0, found 2, ") for alpha in ("1", True, float("nan"))),
+        ({"targets": 5}, r"^targets: expected names of layers, .* found 5$"),
+        ({"model": nn.Linear}, r"^model: expected a torch.nn.Module, found a type$"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_in_one_line(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(AdapterError, match=message):
+        lora(**{"model": Attention(), "rank": 2, "targets": ["q"], **given})
 
 
 def test_a_layer_that_pytorch_never_calls_is_refused() -> None:

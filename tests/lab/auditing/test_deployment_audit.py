@@ -151,6 +151,8 @@ def test_the_front_door_audits_a_run(copied: Path, monkeypatch: pytest.MonkeyPat
     assert (seat.view, seat.per_round) == (View.ONE_SERVER, report["seats"][0]["figures"]["per_round"])
     with pytest.raises(ConfigError, match=r"confidence: expected a number in \[0\.5, 1\), found 0\.1"):
         precad.audit("runs/audited", confidence=0.1)
+    with pytest.raises(ConfigError, match=r"^confidence: expected a number in \[0\.5, 1\), found None$"):
+        precad.audit("runs/audited", confidence=None)  # type: ignore[arg-type]
 
 
 def exported(source: Path, out: Path, *flags: object, exit_code: int = 0) -> str:
