@@ -12,7 +12,7 @@ from rich.table import Table
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.guarantees.certificates import FRONTIER
 from precad.deploy.guarantees.training_plan import NO_DIM, TrainingPlan
-from precad.deploy.shown.figures import at_least, plain, shown
+from precad.deploy.shown.figures import at_least, plain, shown, three_digits_down
 from precad.deploy.shown.tables import titled
 from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import Label, Unit, View, unit_words
@@ -259,4 +259,5 @@ def _cells(plan: dict[str, Any]) -> tuple[str, str, str, str, str]:
 
 
 def _ratio(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.3g}"
+    """Return three digits, rounded down: more noise over signal than that is certain."""
+    return value if isinstance(value, str) else three_digits_down(value)

@@ -9,6 +9,7 @@ import pytest
 
 import precad as front_door
 from precad.deploy.cli.main import app
+from precad.deploy.guarantees.planning import _cells
 from precad.dp.accountants.balls_in_bins import BallsInBins
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.certificates.prediction import Threat, Training, attacked_bounds
@@ -535,6 +536,16 @@ def test_records_of_a_person_are_of_a_plan_with_records(flags, message):
     wish = WISH if "--run" not in flags else [word for word in WISH if word not in {"-q", ".1", "--rounds", "6"}]
     found = precad(*wish, "--lead", ".95", ".05", "--records-per-person", "1001", *flags, exit_code=2)
     assert message in found.stderr
+
+
+def test_noise_over_signal_is_never_printed_as_more_than_is_certain():
+    """It stands behind a >= in a table, as a lower bound."""
+    found = json.loads(precad(*WISH, "--lead", ".9", ".1", "--json").stdout)["plans"]
+    for plan in found:
+        for ratio in (plan["noise_to_signal"], 0.123999, 41.97, 0.0):
+            sign, printed = _cells({**plan, "noise_to_signal": ratio})[3].split()
+            assert sign == ">="
+            assert 0.99 * ratio <= float(printed) <= ratio
 
 
 def test_a_wish_that_nothing_reaches_is_called_that():
