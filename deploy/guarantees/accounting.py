@@ -50,6 +50,8 @@ from precad.protos.task.task import Task
 
 EARLIER: Final = "earlier_ledgers"
 """Field of a server's section that names ledgers of finished tasks."""
+CLIPPING: Final = "client_clipping"
+"""Field of a simulation, false where clients do not clip their updates."""
 _QUANTILE_SHARE: Final = 0.1
 """Share of delta that is spent on a client's taking part more often than the quantile."""
 _NO_CLIP: Final = (
@@ -306,16 +308,22 @@ def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def not_counted(config: Mapping[str, Any]) -> list[str]:
-    """Return a line for each server of a configuration whose ledger counts earlier tasks, as no figure here does."""
-    servers = config.get("aggregator")
-    if not isinstance(servers, Mapping):
-        return []
+    """Return a line for each field of other sections that changes figures, and is counted in none here.
+
+    Those are a server's earlier tasks, and a simulation's clients that do not clip their updates.
+    """
+    servers, simulation = (
+        found if isinstance(found := config.get(name), Mapping) else {} for name in ("aggregator", "simulation")
+    )
     named = {"aggregator": servers, **{f"aggregator.{party}": servers.get(party) for party in ("a", "b")}}
-    return [
+    lines = [
         f"{section}.{EARLIER}: not counted here; the ledger's figures, which precad check and simulate show, are larger"
         for section, found in named.items()
         if isinstance(found, Mapping) and found.get(EARLIER)
     ]
+    if simulation.get(CLIPPING) is False:
+        lines.append(f"simulation.{CLIPPING}: not counted here; a whole client has no bound in that simulation")
+    return lines
 
 
 def precad_task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -202,6 +202,21 @@ def test_whoever_has_earlier_ledgers_is_told_that_no_figure_counts_them(tmp_path
         assert said[0] in front_door.account(path).warnings
 
 
+@pytest.mark.parametrize("clips", [True, False])
+def test_a_simulation_without_the_bound_on_updates_is_told_that_its_clients_have_none(tmp_path, clips):
+    """Figures of a whole client rest on C, by which such a simulation cuts nothing."""
+    path = tmp_path / "free.toml"
+    path.write_text(
+        "[task]\nname = 'a'\nclients = 3\nnoise_multiplier = 4.0\nclient_rate = 0.5\nrecord_rate = 0.05\nrounds = 10\n"
+        "record_clip = 1.0\nclient_clip = 8.0\nlearning_rate = 1.0\n"
+        f"[simulation]\nvalidation = false\nclient_clipping = {str(clips).lower()}\n"
+    )
+    report = json.loads(precad("account", path, "--json").stdout)
+    assert report["client_level"]["bound"] > 0
+    said = [line for line in report["warnings"] if line.startswith("simulation.client_clipping: not counted here")]
+    assert len(said) == (not clips)
+
+
 @pytest.mark.parametrize("algorithm", ["user-dp-fedavg", "ins-dp-fedavg", "fedavg", "central-dp"])
 def test_an_algorithm_of_a_simulation_is_not_accounted_as_precad(tmp_path, algorithm):
     """PRECAD's figure is too small for it. Tasks of other algorithms: test_task_account.py."""
