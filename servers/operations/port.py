@@ -90,6 +90,7 @@ PAGES: Final = {
 OPEN: Final = frozenset({"/healthz", "/login", "/logout", "/dashboard.css", "/icon.svg"})
 SAME_SITE: Final = frozenset({"same-origin", "none"})
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
+FORM_CHARSET: Final = "utf-8"
 WRONG_LINK: Final = "This link was used, or is too old. The token opens the page as well."
 WRONG_TOKEN, TOO_OFTEN = "That is not this server's token.", "Too many wrong tokens. Try again in {wait} s."
 
@@ -364,9 +365,12 @@ def _require_same_origin(request: web.Request) -> None:
 
 async def _token_in(request: web.Request) -> str:
     """Return what the login form says. Raises web.HTTPError: everybody may send what is no form, so that is no
-    defect."""
-    if request.content_type != FORM_TYPE:
-        raise web.HTTPUnsupportedMediaType(text=f"a login is a form, {FORM_TYPE}\n")
+    defect.
+
+    Another encoding's name is not even looked up: Python keeps each one that it does not know for as long as it runs.
+    """
+    if request.content_type != FORM_TYPE or (request.charset or FORM_CHARSET).lower() != FORM_CHARSET:
+        raise web.HTTPUnsupportedMediaType(text=f"a login is a form, {FORM_TYPE}, in {FORM_CHARSET}\n")
     try:
         async with asyncio.timeout(SILENT_S):
             return str((await request.post()).get("token", "")).strip()

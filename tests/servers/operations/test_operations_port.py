@@ -11,6 +11,7 @@ What counts as failure:
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import json
 import logging
@@ -160,7 +161,7 @@ def test_another_site_can_send_no_form_of_ours(headers: dict[str, str]) -> None:
     [
         ("multipart/form-data", 415),
         ("multipart/form-data; boundary=b", 415),
-        ("application/x-www-form-urlencoded; charset=nonsense", 400),
+        ("application/x-www-form-urlencoded; charset=nonsense", 415),
         ("application/x-www-form-urlencoded", 400),
     ],
 )
@@ -176,6 +177,40 @@ def test_a_form_that_is_none_is_refused_without_a_traceback(kind: str, status: i
             assert lines == []
 
     scenario()
+
+
+@pytest.mark.parametrize("charset", ["utf-7", "unicode_escape", "raw_unicode_escape"])
+@asynchronous
+async def test_a_form_in_an_encoding_of_lone_surrogates_is_no_defect(charset: str) -> None:
+    """Each request would write a traceback of kilobytes."""
+    kind = {"Content-Type": f"application/x-www-form-urlencoded; charset={charset}"}
+    async with served() as server, browser(server) as session:
+        with capture_logs() as lines:
+            for form in (b"token=+2AA-", rb"token=\ud800"):
+                assert (await session.post("/login", data=form, headers=kind)).status == 415
+    assert lines == []
+
+
+@asynchronous
+async def test_names_of_encodings_are_not_kept() -> None:
+    """Python remembers a name of kilobytes for each request that says another one."""
+    asked: list[str] = []
+
+    def remember(name: str) -> None:
+        asked.append(name)
+
+    codecs.register(remember)
+    try:
+        async with served() as server, browser(server) as session:
+            for name in ("no-such-encoding-1", "no-such-encoding-2"):
+                kind = {"Content-Type": f"application/x-www-form-urlencoded; charset={name}"}
+                assert (await session.post("/login", data=b"token=a", headers=kind)).status == 415
+            kind = {"Content-Type": "application/x-www-form-urlencoded; charset=UTF-8"}
+            answer = await session.post("/login", data={"token": TOKEN}, headers=kind, allow_redirects=False)
+            assert answer.status == 303
+    finally:
+        codecs.unregister(remember)
+    assert asked == []
 
 
 FORM_HEAD = b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n"
