@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -33,9 +32,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.deploy.authority import certificate_forms as forms
 from precad.deploy.files.whole import appearing
+from precad.protos.messages.spoken import LONGEST_REASON, shown
 from precad.protos.tls import private_key
 from precad.protos.tls.files import TlsFiles
-from precad.protos.tls.identity import Identity, IdentityError, parse_certificate
+from precad.protos.tls.identity import NOT_PARSED, Identity, IdentityError, parse_certificate
 from precad.protos.tls.private_key import PrivateKeyError
 
 
@@ -276,10 +276,11 @@ def requested_key(pem: bytes, source: str, identity: Identity) -> ec.EllipticCur
         names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris, is_proved = names.get_values_for_type(x509.UniformResourceIdentifier), asked.is_signature_valid
         key = asked.public_key()
-    except (ValueError, UnsupportedAlgorithm, x509.ExtensionNotFound, x509.DuplicateExtension):
+    except (*NOT_PARSED, x509.ExtensionNotFound):
         raise PkiError(f"{source}: expected a PEM request of `precad pki request`") from None
     if uris != [identity.uri]:
-        raise PkiError(f"{source}: expected a request for {identity.uri}, found one for {', '.join(uris) or 'nobody'}")
+        found = shown(", ".join(uris), LONGEST_REASON) or "nobody"
+        raise PkiError(f"{source}: expected a request for {identity.uri}, found one for {found}")
     if not is_proved:
         raise PkiError(f"{source}: expected a request that its key has signed")
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):

@@ -26,7 +26,7 @@ from precad.deploy.errors import ConfigError, ExportRefusedError, refusing
 from precad.deploy.exporting.finished import FinishedTask
 from precad.deploy.exporting.statement import Count, Date, Part, Sha256, canonical, parse, sha256
 from precad.protos.tls.files import TlsFileError, TlsMaterial, require_issuer
-from precad.protos.tls.identity import AGGREGATORS, Identity, IdentityError, Role, fingerprint
+from precad.protos.tls.identity import AGGREGATORS, NOT_PARSED, Identity, IdentityError, Role, fingerprint
 
 FORMAT: Final = "precad/export-signature/1"
 SIGNERS: Final = AGGREGATORS
@@ -129,7 +129,7 @@ def _leaf(chain: bytes, path: Path) -> tuple[x509.Certificate, bytes]:
     """Return the first certificate, and its PEM text."""
     try:
         certificate = x509.load_pem_x509_certificates(chain)[0]
-    except ValueError:
+    except NOT_PARSED:
         raise ExportRefusedError(f"{path}: expected PEM certificates") from None
     return certificate, certificate.public_bytes(Encoding.PEM)
 

@@ -319,6 +319,8 @@ def has_signed(authority: x509.Certificate, certificate: x509.Certificate) -> bo
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):  # ValueError: other names; TypeError: a key of another kind
         return False
+    except UnsupportedAlgorithm:  # a key of a kind that the library does not know
+        return False
     return True
 
 

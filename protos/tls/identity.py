@@ -20,13 +20,23 @@ import functools
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _URI = re.compile(r"precad://([^/]+)/([^/]+)")
+
+NOT_PARSED: Final = (
+    ValueError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""What the library raises of a certificate or a request that is none, or has something in it that it does not know."""
 
 
 class IdentityError(Exception):
@@ -128,7 +138,7 @@ def parse_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
         certificates = tuple(x509.load_pem_x509_certificates(pem))
         for certificate in certificates:
             len(certificate.extensions)  # parsed on first use: that is now, so that no later reader has to fail
-    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+    except NOT_PARSED:
         certificates = ()
     if not certificates:
         raise IdentityError("expected one PEM certificate, found none")

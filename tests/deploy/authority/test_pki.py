@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import errno
 import os
@@ -19,12 +20,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.deploy.authority.certificate_forms import CLOCK_SKEW
 from precad.deploy.authority.pki import PkiError, create_authority, issue, request, sign
-from precad.protos.tls.files import TlsFiles
+from precad.protos.tls.files import TlsFileError, TlsFiles
 from precad.protos.tls.identity import Identity, Role, parse_certificate
 
 SERVER_AUTH, CLIENT_AUTH = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 CLIENT = Identity(Role.CLIENT, "client-3")
 DEALER = Identity(Role.DEALER, "dealer")
+EC_KEY = bytes.fromhex("06072a8648ce3d0201")
+"""The kind of a public key on a curve, as DER."""
 
 
 @pytest.fixture
@@ -407,6 +410,41 @@ def test_only_what_was_agreed_is_signed(directory: Path, tmp_path: Path) -> None
     with pytest.raises(PkiError, match="expected a request that its key has signed"):
         sign(directory, path, DEALER)
     assert snapshot(directory) == before
+
+
+def rewritten(pem: bytes, before: bytes, after: bytes) -> bytes:
+    """The same PEM object with other bytes at the first place where some are."""
+    label, der = pem.splitlines()[0], base64.b64decode(b"".join(pem.splitlines()[1:-1]))
+    assert before in der
+    changed = base64.encodebytes(der.replace(before, after, 1))
+    return b"\n".join((label, changed.strip(), label.replace(b"BEGIN", b"END"), b""))
+
+
+def test_a_request_of_another_version_or_with_other_names_is_refused_in_one_line(
+    directory: Path, tmp_path: Path
+) -> None:
+    """The library has errors of their own for them, and whoever makes the request writes its names."""
+    pem = forged(tmp_path / "request.pem", [DEALER.uri, "x\nprecad: signed\x1b[2J" + 600 * "x"]).read_bytes()
+    refused = (
+        rewritten(pem, b"\x02\x01\x00", b"\x02\x01\x10"),
+        rewritten(pem, b"\x86\x16precad", b"\xa3\x16precad"),  # an x400Address in the place of a URI
+        pem,
+    )
+    for content in refused:
+        (tmp_path / "request.pem").write_bytes(content)
+        with pytest.raises(PkiError, match=r"expected a (PEM )?request") as caught:
+            sign(directory, tmp_path / "request.pem", DEALER)
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 1000
+
+
+def test_an_authority_of_another_version_or_key_is_refused(directory: Path) -> None:
+    files = issue(directory, Identity(Role.CLIENT, "client-1"))
+    pem = files.authority.read_bytes()
+    for before, after in ((b"\x02\x01\x02\x02", b"\x02\x01\x0a\x02"), (EC_KEY, EC_KEY[:-1] + b"\x7f")):
+        files.authority.write_bytes(rewritten(pem, before, after))
+        with pytest.raises(TlsFileError, match=r"^(authority|certificate): expected"):
+            files.load()
 
 
 def test_an_identity_is_signed_once_and_asked_for_once(directory: Path, tmp_path: Path) -> None:
