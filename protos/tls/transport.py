@@ -31,6 +31,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from precad.protos.tls.address import is_loopback, require_free, split_address
 from precad.protos.tls.files import Pins, TlsFiles, TlsMaterial, TransportError, permits, renewable
+from precad.protos.tls.grpc_server import make_server
 from precad.protos.tls.identity import Role, parse_certificate
 from precad.protos.tls.renewable import Source
 from precad.protos.tls.validity import why_not_valid
@@ -170,7 +171,7 @@ def bind_server(
     credentials = server_credentials(renewable(tls))
     require_free(address)
     limits = () if max_connections is None else (("grpc.max_allowed_incoming_connections", max_connections),)
-    server = grpc.aio.server(interceptors=tuple(interceptors), options=(*SERVER_OPTIONS, *limits))
+    server = make_server(interceptors, (*SERVER_OPTIONS, *limits))
     try:
         return server, server.add_secure_port(address, credentials)
     except RuntimeError:

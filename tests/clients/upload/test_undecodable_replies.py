@@ -97,7 +97,7 @@ class Scripted:
 async def listening(pki: Pki, role: Role, scripted: Scripted) -> AsyncIterator[str]:
     """At an address of loopback."""
     server, port = bind_server("127.0.0.1:0", pki.tls(role))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE.full_name, scripted.handlers()),))
+    server.add_registered_method_handlers(SERVICE.full_name, scripted.handlers())
     await server.start()
     try:
         yield f"127.0.0.1:{port}"

@@ -205,8 +205,7 @@ def test_a_client_of_step_ca_calls_a_server_of_step_ca(authority: Authority, tmp
 
     async def scenario() -> bytes:
         server, port = bind_server("127.0.0.1:0", server_files)
-        handler = grpc.method_handlers_generic_handler("desk", {"Who": grpc.unary_unary_rpc_method_handler(answer)})
-        server.add_generic_rpc_handlers((handler,))
+        server.add_registered_method_handlers("desk", {"Who": grpc.unary_unary_rpc_method_handler(answer)})
         await server.start()
         try:
             async with dial(f"127.0.0.1:{port}", Role.AGGREGATOR_B, client_files) as channel:

@@ -78,7 +78,7 @@ async def scripted(
 
     server, port = bind_server(address, pki.tls(role))
     handlers = {method: grpc.stream_stream_rpc_method_handler(behave)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
+    server.add_registered_method_handlers(service.full_name, handlers)
     await server.start()
     try:
         yield f"127.0.0.1:{port}"

@@ -81,7 +81,7 @@ async def desk(tls: TlsFiles) -> AsyncIterator[str]:
     server, port = bind_server("127.0.0.1:0", tls)
     named = {"Answer": answer, "Who": who, "Slowly": slowly}
     handlers = {name: grpc.unary_unary_rpc_method_handler(method) for name, method in named.items()}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("desk", handlers),))
+    server.add_registered_method_handlers("desk", handlers)
     await server.start()
     try:
         yield f"127.0.0.1:{port}"

@@ -149,9 +149,8 @@ class Desk:
         self.n_served += 1
         return identity.uri.encode()
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        method = grpc.unary_unary_rpc_method_handler(self.answer)
-        return grpc.method_handlers_generic_handler("desk", {"Answer": method})
+    def serve(self, server: grpc.aio.Server) -> None:
+        server.add_registered_method_handlers("desk", {"Answer": grpc.unary_unary_rpc_method_handler(self.answer)})
 
 
 @contextlib.asynccontextmanager
@@ -174,7 +173,7 @@ async def running_as(desk: Desk, certificate: bytes, key: bytes, authority: byte
 
 @contextlib.asynccontextmanager
 async def started(server: grpc.aio.Server, desk: Desk) -> AsyncIterator[None]:
-    server.add_generic_rpc_handlers((desk.handler(),))
+    desk.serve(server)
     await server.start()
     try:
         yield

@@ -480,6 +480,18 @@ async def test_a_method_that_does_not_exist_is_not_there_behind_the_limits_eithe
         assert (await refused(unknown(b""))).code() is grpc.StatusCode.UNIMPLEMENTED
 
 
+@asynchronous
+async def test_a_method_whose_name_is_no_text_ends_no_server(pki: Pki, tmp_path: Path) -> None:
+    """Eve, of another task, makes the call; others' streams stand, and who comes is let in."""
+    async with serving(pki, tmp_path) as scene:
+        stream = await joined(scene.stub("alice"))
+        for name in (b"/precad.v1.Aggregator/Join\xff", b"/\xff", b"\xc3"):
+            error = await refused(scene.channel("eve").unary_unary(name)(b""))
+            assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+        await joined(scene.stub("bob"))
+        assert not stream.done()
+
+
 # -- the log and the process -------------------------------------------------------------------------------------------
 
 

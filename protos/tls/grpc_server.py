@@ -1,0 +1,66 @@
+"""gRPC's server on asyncio, which no name of a method ends.
+
+Since 1.84, gRPC decodes the name of a method that nobody registered where it takes calls in. A name that is no UTF-8
+ends the server there: its port is closed, its streams are cut, and the process goes on without them. One frame of
+whoever holds any certificate would do. Earlier versions decode the name in the call, which alone fails.
+
+So calls of such methods are answered here, and nobody reads what they name. gRPC has no interface to that: this is made
+for the versions that take registered methods in by themselves, and others are left as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn, cast
+
+import grpc
+from grpc._cython import cygrpc
+from grpc.aio import _server
+
+LACKING: Final = "/a method that this server lacks"
+"""Its name to interceptors and log lines."""
+_TAKES_REGISTERED: Final = hasattr(cygrpc.AioServer, "_request_registered_call")
+
+
+def make_server(
+    interceptors: Sequence[grpc.aio.ServerInterceptor], options: Sequence[tuple[str, int]]
+) -> grpc.aio.Server:
+    """Return a server on the running event loop. It serves registered methods, as generated code registers them."""
+    if not _TAKES_REGISTERED:
+        return grpc.aio.server(interceptors=interceptors, options=options)
+    return cast("grpc.aio.Server", _Server(interceptors, options))
+
+
+class _Server(_server.Server):
+    """Differs in its core alone."""
+
+    def __init__(self, interceptors: Sequence[grpc.aio.ServerInterceptor], options: Sequence[tuple[str, int]]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._server = _Core(self._loop, tuple(interceptors), tuple(options))
+
+
+class _Core(cygrpc.AioServer):  # type: ignore[misc] # without annotations
+    """Answers calls that no registered method takes, instead of handing them on to be decoded."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        interceptors: tuple[grpc.aio.ServerInterceptor, ...],
+        options: tuple[tuple[str, int], ...],
+    ) -> None:
+        super().__init__(loop, None, (), interceptors, options, None)
+        self._on, self._behind, self._nothing = loop, interceptors, cygrpc._MethodResolver([], {})
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def _request_call(self) -> NoReturn:
+        """Take calls in for as long as gRPC waits for one, and give it none."""
+        while True:
+            self._answer(await super()._request_call())
+
+    def _answer(self, call: Any) -> None:
+        """Have the interceptors refuse it, as gRPC does with its own."""
+        handled = cygrpc._handle_rpc(LACKING, self._nothing, self._behind, call, self._on, False)
+        task = self._on.create_task(cygrpc._schedule_rpc_coro(handled, call, self._on, LACKING))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
