@@ -25,6 +25,6 @@ Contents:
 
 import os
 
-# gRPC's core reads it when it is first imported. Below ERROR it writes plain text among the logs' JSON, a line for
-# every stranger whose handshake fails and so as many as a stranger likes.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# gRPC's core reads it when it is first imported. It writes plain text among the logs' JSON. That is a line for every
+# stranger whose handshake fails and, at ERROR, for every call with a header that it cannot read: as many as they like.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
