@@ -130,7 +130,11 @@ class Admission(grpc.aio.ServerInterceptor):
 
         async def whole(requests: Requests, context: Context) -> Any:
             async with self._admitted(call, context):
-                return await behaviour(await self._request(call, handler, requests, context), context)
+                request = await self._request(call, handler, requests, context)
+                try:
+                    return await behaviour(request, context)
+                except NotImplementedError:  # generated code has the method, and our service lacks it
+                    return await _no_such_method(requests, context)
 
         async def streamed(requests: Requests, context: Context) -> AsyncIterator[Any]:
             async with self._admitted(call, context):

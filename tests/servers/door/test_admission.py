@@ -481,6 +481,17 @@ async def test_a_method_that_does_not_exist_is_not_there_behind_the_limits_eithe
 
 
 @asynchronous
+async def test_a_method_that_a_service_lacks_leaves_no_traceback(
+    pki: Pki, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """gRPC would print one for each caller that is gone before its answer."""
+    async with serving(pki, tmp_path) as scene:
+        error = await refused(scene.stub("eve").Prove(iter(())))
+        assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert [r.getMessage() for r in caplog.records if r.name.startswith("grpc") and r.levelno > logging.DEBUG] == []
+
+
+@asynchronous
 async def test_a_method_whose_name_is_no_text_ends_no_server(pki: Pki, tmp_path: Path) -> None:
     """Eve, of another task, makes the call; others' streams stand, and who comes is let in."""
     async with serving(pki, tmp_path) as scene:
