@@ -106,9 +106,14 @@ class Admission(grpc.aio.ServerInterceptor):
         self._buckets: dict[str, TokenBucket] = {}
         self._open: Counter[str] = Counter()
         self._n_of_clients = 0
-        self._connections = Connections(config.max_connections_per_caller, HangUps(), now)
+        self._hang_ups = HangUps()
+        self._connections = Connections(config.max_connections_per_caller, self._hang_ups, now)
         self._admitting: dict[str, Handler] = {}
         self._unknown = self._behind_limits("unknown", grpc.unary_unary_rpc_method_handler(_no_such_method))
+
+    def listens(self, port: int) -> None:
+        """Note the server's main port, at which connections are ended that are too many."""
+        self._hang_ups.port = port
 
     async def intercept_service(
         self,
@@ -257,7 +262,9 @@ def bind(
 ) -> tuple[grpc.aio.Server, int]:
     """Return a server on its main port, behind admission control, and the port. Raises TlsFileError, TransportError."""
     admission = Admission(config, enrolled, telemetry, revocations=revocations)
-    return bind_server(config.listen, config.tls, (admission,), max_connections=config.max_connections)
+    server, port = bind_server(config.listen, config.tls, (admission,), max_connections=config.max_connections)
+    admission.listens(port)
+    return server, port
 
 
 def reserve_descriptors(max_connections: int) -> None:

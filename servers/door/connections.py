@@ -7,7 +7,8 @@ been without a call for longest. Where all of them carry calls, the new one is r
 no call was ever made over is nobody's, and does not last longer.
 
 gRPC's servers offer no way to hang up on one connection, so the process shuts the TCP socket down itself. It finds the
-socket among its own by the other end's address; gRPC sees it as a client that is gone.
+socket among its own by the other end's address and our port; gRPC sees it as a client that is gone. The address alone
+is not enough: whoever shares it with the other server may call from the port that the lane comes from.
 """
 
 from __future__ import annotations
@@ -111,7 +112,10 @@ class Connections:
 
 
 class HangUps:
-    """Ends connections of this process, by the address of whoever is at the other end, all that are due at once."""
+    """Ends connections at one port of ours, by the address of whoever is at the other end, all that are due at once."""
+
+    port: int = 0
+    """Ours, once it is known. There is no connection at 0."""
 
     def __init__(self) -> None:
         self._due: set[str] = set()
@@ -128,7 +132,8 @@ class HangUps:
             await asyncio.sleep(SWEEP_S)
             due, self._due = self._due, set()
             try:
-                n_ended = await asyncio.to_thread(shut_down, {end for peer in due if (end := endpoint_of(peer))})
+                ends = {end for peer in due if (end := endpoint_of(peer))}
+                n_ended = await asyncio.to_thread(shut_down, ends, self.port)
             except OSError as error:
                 self._due |= due
                 log.warning("connections.not_ended", wanted=len(due), reason=error.strerror)
@@ -149,8 +154,8 @@ def _endpoint(host: str, port: int) -> Endpoint:
     return mapped or ip, port
 
 
-def shut_down(peers: Collection[Endpoint]) -> int:
-    """End this process's TCP connections with these peers, and return how many there were.
+def shut_down(peers: Collection[Endpoint], own_port: int) -> int:
+    """End the TCP connections with these peers at a port of this process, and return how many there were.
 
     Raises OSError where it has no descriptor left to look at them.
 
@@ -162,7 +167,8 @@ def shut_down(peers: Collection[Endpoint]) -> int:
         try:
             with _own_handle(int(name)) as candidate:
                 host, port = candidate.getpeername()[:2]
-                if port in ports and _endpoint(host, port) in peers:
+                is_of_one = port in ports and _endpoint(host, port) in peers
+                if is_of_one and candidate.getsockname()[1] == own_port:
                     candidate.shutdown(socket.SHUT_RDWR)
                     n_ended += 1
         except OSError as error:  # closed meanwhile, no socket, or one that is not connected

@@ -138,6 +138,7 @@ async def serving(pki: Pki, folder: Path, **limits: Any) -> AsyncIterator[Scene]
     telemetry = Telemetry(A)
     admission = Admission(config, CLIENTS, telemetry, revocations=Revocations(config.revoked))
     server, port = bind_server(config.listen, config.tls, (admission,), max_connections=config.max_connections)
+    admission.listens(port)
     served = Served()
     aggregator_pb2_grpc.add_AggregatorServicer_to_server(served, server)
     await server.start()

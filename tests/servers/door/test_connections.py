@@ -160,22 +160,32 @@ def pairs(request: pytest.FixtureRequest) -> Iterator[list[tuple[socket.socket, 
 def test_the_connection_with_a_peer_is_shut_down_and_no_other(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
     """The client reads the end of the stream; the descriptors stay the owners'."""
     gone, *others = pairs
-    assert shut_down({(LOOPBACK, gone[0].getsockname()[1])}) == 1
+    port = gone[1].getsockname()[1]
+    assert shut_down({(LOOPBACK, gone[0].getsockname()[1])}, port) == 1
     assert gone[0].recv(1) == b""
     for client, server in others:
         server.sendall(b"x")
         assert client.recv(1) == b"x"
     assert gone[1].fileno() >= 0
     n_open = len(os.listdir(DESCRIPTORS))
-    assert shut_down({(ipaddress.ip_address("127.0.0.2"), others[0][0].getsockname()[1])}) == 0
+    assert shut_down({(ipaddress.ip_address("127.0.0.2"), others[0][0].getsockname()[1])}, port) == 0
     assert len(os.listdir(DESCRIPTORS)) == n_open  # none of those that it looked at stays open
+
+
+def test_a_connection_at_another_port_of_ours_stays(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
+    """Such as the lane, which the other server opened from the port that somebody at its address calls from."""
+    client, server = pairs[0]
+    with socket.create_server(("127.0.0.1", 0)) as other_port:
+        assert shut_down({(LOOPBACK, client.getsockname()[1])}, other_port.getsockname()[1]) == 0
+    server.sendall(b"x")
+    assert client.recv(1) == b"x"
 
 
 def test_a_process_without_descriptors_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """And goes on: what could not be ended is tried again."""
     tried: list[object] = []
 
-    def without(peers: object) -> int:
+    def without(peers: object, port: int) -> int:
         tried.append(peers)
         if len(tried) == 1:
             raise OSError(errno.EMFILE, "Too many open files")
