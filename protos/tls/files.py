@@ -234,18 +234,6 @@ class TlsContext:
         return LastGood("tls", replace(self, tls=replace(self.tls, holder=self.tls.load().identity)), TlsFileError)
 
 
-def switching(contexts: LastGood[ssl.SSLContext]) -> ssl.SSLContext:
-    """Return a server's context for libraries that take one for good: each handshake goes on with the latest of
-    `contexts`."""
-    context = contexts.load()
-
-    def switch(connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = contexts.load()
-
-    context.sni_callback = switch  # of every handshake, with a server name in it or not
-    return context
-
-
 def _read(tls_field: TlsField, path: Path) -> bytes:
     """Return the file's bytes; of a secret one, only when other users cannot read them too."""
     try:

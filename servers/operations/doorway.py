@@ -9,10 +9,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from aiohttp import web
 
+Contexts: TypeAlias = Callable[[], ssl.SSLContext]
+"""What a handshake goes by, asked anew for each. (A callback for server names would switch as well. But Python writes
+a traceback for each name that is no ASCII, and any stranger may send one.)"""
 ACCEPT_RETRY_S: Final = 0.1
 """After a connection that the system could not hand over."""
 
@@ -31,7 +35,7 @@ class Doorway:
         """Note that a connection has asked for something."""
         self._silent.discard(protocol)
 
-    async def accept(self, listener: socket.socket, runner: web.AppRunner, tls: ssl.SSLContext | None) -> None:
+    async def accept(self, listener: socket.socket, runner: web.AppRunner, tls: Contexts | None) -> None:
         """Take connections in until this is cancelled, and hang up on who comes beyond the limit.
 
         The listener stays the caller's.
@@ -56,14 +60,17 @@ class Doorway:
             for task in self._opening:
                 task.cancel()
 
-    async def _open(self, connection: socket.socket, handlers: web.Server, tls: ssl.SSLContext | None) -> None:
+    async def _open(self, connection: socket.socket, handlers: web.Server, tls: Contexts | None) -> None:
         """Shake hands, and serve whoever asks for something soon."""
         loop, protocol = asyncio.get_running_loop(), handlers()
         ends = loop.time() + self._silent_s
         self._silent.add(protocol)
         try:
             await loop.connect_accepted_socket(
-                lambda: protocol, connection, ssl=tls, ssl_handshake_timeout=self._silent_s if tls else None
+                lambda: protocol,
+                connection,
+                ssl=tls() if tls else None,
+                ssl_handshake_timeout=self._silent_s if tls else None,
             )
         except OSError:  # of the handshake
             self._silent.discard(protocol)

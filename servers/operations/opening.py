@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from precad.protos.tls.files import TlsContext, switching
+from precad.protos.tls.files import TlsContext
 from precad.servers.config import ServerConfig
 from precad.servers.operations.access import load_token
 from precad.servers.operations.metrics import StatusCollector
@@ -29,7 +29,7 @@ async def operations_port(
 
     token = load_token(config.operations_token)
     contexts = TlsContext(tls=config.tls, pinned=None, server_side=True)
-    tls = switching(contexts.renewable()) if config.operations_tls else None
+    tls = contexts.renewable().load if config.operations_tls else None
     telemetry.registry.register(StatusCollector(snapshot))
     port = OperationsPort(token, telemetry, snapshot, state_dir, is_tls=tls is not None)
     async with port.listening(config.operations_listen, tls):

@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -45,7 +44,7 @@ from precad.servers.operations.access import (
     OneTimeLinks,
     Token,
 )
-from precad.servers.operations.doorway import Doorway
+from precad.servers.operations.doorway import Contexts, Doorway
 from precad.servers.operations.metrics import CONTENT_TYPE, expose
 from precad.servers.operations.snapshot import CHECKPOINTS
 from precad.servers.sources import source_of
@@ -119,7 +118,7 @@ class OperationsPort:
         self._pages: Mapping[str, str] = {name: (folder / name).read_text(encoding="utf-8") for name in PAGES}
 
     @asynccontextmanager
-    async def listening(self, address: str, tls: ssl.SSLContext | None) -> AsyncIterator[int]:
+    async def listening(self, address: str, tls: Contexts | None) -> AsyncIterator[int]:
         """Answers at HOST:PORT until the block ends; the port, where the system chose it. Raises TransportError."""
         host, port = split_address(address)
         try:

@@ -72,7 +72,7 @@ class Endpoint:
         context, family = self._context(), socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, port), family=family) as listener:
             doorway = Doorway(MAX_CONNECTIONS, CONNECTION_S)
-            accepting = asyncio.create_task(doorway.accept(listener, runner, context))
+            accepting = asyncio.create_task(doorway.accept(listener, runner, lambda: context))
             try:
                 self.port = int(listener.getsockname()[1])
                 log.info("enrolment.listening", host=host, port=self.port, authority=fingerprint(self._authority))

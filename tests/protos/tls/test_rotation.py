@@ -20,12 +20,13 @@ from pathlib import Path
 import grpc
 import pytest
 import structlog
+from aiohttp import web
 
 from precad.clients.upload.links import Links
 from precad.deploy.authority.pki import PkiError, create_authority, issue, renew
 from precad.protos.precad.v1 import common_pb2, peer_pb2_grpc
 from precad.protos.tls import renewable as last_good
-from precad.protos.tls.files import TlsContext, TlsFileError, TlsFiles, renewable, renewable_pins, switching
+from precad.protos.tls.files import TlsContext, TlsFileError, TlsFiles, renewable, renewable_pins
 from precad.protos.tls.identity import (
     Identity,
     PinRefusedError,
@@ -38,6 +39,7 @@ from precad.protos.tls.identity import (
 from precad.protos.tls.transport import bind_server, dial, explain
 from precad.servers.door.servicers import PeerServicer
 from precad.servers.links.peer import dial_peer
+from precad.servers.operations.doorway import Doorway
 from precad.servers.telemetry.events import Telemetry
 from tests.harness.pki import Pki
 
@@ -274,25 +276,30 @@ def test_a_certificate_of_tomorrow_is_taken_when_it_is_valid(
     assert [line["event"] for line in lines] == ["tls.renewed"]
 
 
-def test_a_context_for_other_libraries_switches_by_handshake(pki: Pki, tmp_path: Path) -> None:
-    """As of the operations port: asyncio's own server, with and without a server name, TLS 1.3 alone."""
+def test_the_operations_port_shows_what_is_latest_in_each_handshake(pki: Pki, tmp_path: Path) -> None:
+    """With and without a server name, TLS 1.3 alone."""
     files, next_files = pki.tls("aggregator-a"), another(pki, A, tmp_path / "next")
-    context = switching(TlsContext(tls=files, pinned=None, server_side=True).renewable())
+    contexts = TlsContext(tls=files, pinned=None, server_side=True).renewable()
 
     async def scenario() -> None:
-        server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0, ssl=context)
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        old = await asyncio.to_thread(shown_at, address, pki.tls(ALICE))
-        put(next_files.certificate, files.certificate)
-        assert await asyncio.to_thread(shown_at, address, pki.tls(ALICE)) == old
-        put(next_files.key, files.key)
-        new = await asyncio.to_thread(shown_at, address, pki.tls(ALICE))
-        assert (old == new, new) == (False, fingerprint(next_files.certificate.read_bytes()))
-        old_version = ssl.create_default_context(cafile=str(pki.authority))
-        old_version.maximum_version, old_version.check_hostname = ssl.TLSVersion.TLSv1_2, False
-        with pytest.raises((ssl.SSLError, ConnectionResetError)):
-            await asyncio.open_connection(*address.split(":"), ssl=old_version)
-        server.close()
+        runner = web.AppRunner(web.Application())
+        await runner.setup()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            accepting = asyncio.create_task(Doorway(16, 30.0).accept(listener, runner, contexts.load))
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            old = await asyncio.to_thread(shown_at, address, pki.tls(ALICE))
+            put(next_files.certificate, files.certificate)
+            assert await asyncio.to_thread(shown_at, address, pki.tls(ALICE)) == old
+            put(next_files.key, files.key)
+            new = await asyncio.to_thread(shown_at, address, pki.tls(ALICE))
+            assert (old == new, new) == (False, fingerprint(next_files.certificate.read_bytes()))
+            old_version = ssl.create_default_context(cafile=str(pki.authority))
+            old_version.maximum_version, old_version.check_hostname = ssl.TLSVersion.TLSv1_2, False
+            with pytest.raises((ssl.SSLError, ConnectionResetError)):
+                await asyncio.open_connection(*address.split(":"), ssl=old_version)
+            accepting.cancel()
+            await asyncio.wait([accepting])
+        await runner.cleanup()
 
     asyncio.run(scenario())
 

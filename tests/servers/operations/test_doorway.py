@@ -64,7 +64,7 @@ async def test_a_handshake_that_ends_as_its_time_does_leaves_no_silent_connectio
 
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.MonkeyPatch.context() as patch:
         patch.setattr(web.Server, "__call__", busy)
-        accepting = asyncio.create_task(Doorway(4, SILENT_S).accept(listener, runner, context))
+        accepting = asyncio.create_task(Doorway(4, SILENT_S).accept(listener, runner, lambda: context))
         client = await asyncio.to_thread(_Stalls, listener.getsockname()[1], own)
         await asyncio.to_thread(client.begin)
         await asyncio.sleep(client.began + last_s - time.monotonic())

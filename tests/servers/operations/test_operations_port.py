@@ -418,7 +418,7 @@ async def test_handshakes_that_stall_are_no_more_than_the_connections(
     tls.load_into(context)
     telemetry = Telemetry(Role.DEALER)
     operations = OperationsPort(Token(TOKEN), telemetry, Status.model_construct, None, is_tls=True)
-    async with operations.listening("127.0.0.1:0", context) as number:
+    async with operations.listening("127.0.0.1:0", lambda: context) as number:
         strangers = [await asyncio.open_connection("127.0.0.1", number) for _ in range(12)]
         ends = [asyncio.create_task(reader.read()) for reader, _ in strangers]
         await until(lambda: sum(end.done() for end in ends) >= 8)
@@ -427,6 +427,32 @@ async def test_handshakes_that_stall_are_no_more_than_the_connections(
         await asyncio.wait(ends)
         own = ssl.create_default_context(cafile=str(tls.authority))
         await asyncio.open_connection("127.0.0.1", number, ssl=own, server_hostname=Role.DEALER.server_name)
+
+
+@asynchronous
+async def test_a_server_name_that_is_none_leaves_nothing_in_the_log(
+    pki: Pki, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Anybody may send one, and Python would write a traceback for each to standard error."""
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text(TOKEN)
+    address, token = free_addresses(1)[0], tmp_path / "token"
+    ours = config(pki, tmp_path, operations_listen=address, operations_tls=True, operations_token=token)
+    async with operations_port(ours, Telemetry(Role.DEALER), Status.model_construct):
+        reader, writer = await asyncio.open_connection(*address.split(":"))
+        writer.write(greeting(b"\xff" * 16))
+        assert (await reader.read(1)) == b"\x16"  # a handshake that goes on
+        writer.close()
+    assert capfd.readouterr().err == ""
+
+
+def greeting(name: bytes) -> bytes:
+    """Return the first message of a handshake, to a server of this name."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl._create_unverified_context().wrap_bio(incoming, outgoing, server_hostname="a" * len(name))
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read().replace(b"a" * len(name), name, 1)
 
 
 @asynchronous
