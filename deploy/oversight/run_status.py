@@ -118,6 +118,8 @@ def read_rounds(folder: RunFolder, bins: int) -> tuple[list[RoundSummary], int]:
     ):
         lines = folder.metrics.read_text(encoding="utf-8").split("\n")[:-1]  # the last one may still be written
         read = [json.loads(line) for line in lines]
+        if any("\\u" in line for line in lines):  # an escape may be half of a character, which no answer can hold
+            json.dumps(read, ensure_ascii=False).encode()
         drawn = participation({int(line["round"]): Charge(list(line["participants"])) for line in read}, bins=bins)
         return [_round(line) for line in read], max(drawn.values(), default=0)
 

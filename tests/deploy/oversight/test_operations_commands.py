@@ -169,6 +169,14 @@ def test_a_line_that_is_no_round_is_reported(command: str, line: bytes, run: Pat
     assert "metrics.jsonl: expected a round per line" in result.stderr
 
 
+def test_a_line_with_half_of_a_character_is_reported(run: Path) -> None:
+    """JSON may hold one as an escape, and no answer of ours can."""
+    append(run, rejected=["\ud800"])
+    result = precad("status", run, "--json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "metrics.jsonl: expected a round per line" in result.stderr
+
+
 def test_a_simulation_has_no_status_and_is_called_one(tmp_path: Path) -> None:
     """One line, not the fields of clients that a simulation's file leaves out."""
     (tmp_path / "config.toml").write_text("[task]\nrounds = 3\n\n[client]\n\n[simulation]\n")
