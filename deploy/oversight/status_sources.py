@@ -12,7 +12,6 @@ to this machine.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shlex
 import ssl
@@ -25,6 +24,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
+from pydantic import BaseModel
 
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import UNREACHABLE, ConfigError, RunFailedError, refusing
@@ -44,7 +44,7 @@ DATA = b"data: "
 MAX_LINE = 1 << 24
 _URL: Final = ("http://", "https://")
 ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, TimeoutError, ValueError, KeyError)
-"""Errors of a server that is not there, hangs, or is none of ours. (pydantic's and json's are ValueErrors.)"""
+"""Errors of a server that is not there, hangs, or is none of ours. (pydantic's are ValueErrors.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,12 @@ class Source:
     """In the certificate, where it is not the URL's host."""
     left_in: Path | None = None
     """Where the server writes what `precad status` reads as well, once it is gone."""
+
+
+class _Event(BaseModel):
+    """What /events says at a time."""
+
+    status: Status
 
 
 def place_of(target: str | None) -> str | Path:
@@ -150,7 +156,7 @@ async def follow(source: Source) -> AsyncIterator[Status]:
             _require_ok(source, answer)
             async for line in answer.content:
                 if line.startswith(DATA):
-                    yield Status.model_validate(json.loads(line.removeprefix(DATA))["status"])
+                    yield _Event.model_validate_json(line.removeprefix(DATA)).status
     except ERRORS as error:
         raise _unreachable(source, error) from None
 

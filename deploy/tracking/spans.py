@@ -101,7 +101,7 @@ def _refused(said: bytes) -> int:
     """Return how many spans a collector says that it did not take."""
     try:
         return int(json.loads(said)["partialSuccess"]["rejectedSpans"])
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return 0
 
 

@@ -242,6 +242,28 @@ async def test_a_server_that_was_quiet_for_long_is_sought_for_as_long_as_any(mon
     assert [status.ended for status in seen] == ["", "all rounds"]
 
 
+@pytest.mark.parametrize(
+    "said", [b"[]", b"null", b'"status"', b'{"status": 5}', b"[" * 10_000, b'{"status": {"role": "\\ud800"}}']
+)
+@asynchronous
+async def test_an_event_that_is_none_ends_in_one_line(said: bytes) -> None:
+    """Whoever answers in the server's place may send anything."""
+
+    async def nonsense(request: web.Request) -> web.Response:
+        return web.Response(body=b"data: " + said + b"\n\n", content_type="text/event-stream")
+
+    app = web.Application()
+    app.router.add_get("/events", nonsense)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    source = Source("a", f"http://127.0.0.1:{runner.addresses[0][1]}", TOKEN)
+    with pytest.raises(RunFailedError, match="expected a status in its answer, found something else"):
+        await anext(server_as_it_goes(source))
+    await runner.cleanup()
+
+
 @asynchronous
 async def test_a_stream_that_ends_at_once_is_not_sought_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Something answers in the server's place, with a stream of nothing."""

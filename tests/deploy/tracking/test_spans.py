@@ -159,7 +159,7 @@ def test_what_a_collector_does_not_take_is_sent_again_by_the_next_start_and_nowh
         show(ours.url, tmp_path, a_status(a_round(0)))
     assert refused.value.exit_code == UNREACHABLE
     assert "/v1/traces" not in str(refused.value), "a path may hold a token"
-    ours.answer = (200, b"not json", {})
+    ours.answer = (200, b"[" * 10_000, {})
     show(ours.url, tmp_path, a_status(a_round(0)))
     assert (len(ours.bodies), trap.bodies) == (2, [])
     assert ours.bodies[0] == ours.bodies[1]
