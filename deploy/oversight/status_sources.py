@@ -62,7 +62,7 @@ class Source:
 
 
 class _Event(BaseModel):
-    """What /events says at a time."""
+    """Hold what /events says at a time."""
 
     status: Status
 

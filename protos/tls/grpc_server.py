@@ -4,8 +4,8 @@ Since 1.84, gRPC decodes the name of a method that nobody registered where it ta
 ends the server there: its port is closed, its streams are cut, and the process goes on without them. One frame of
 whoever holds any certificate would do. Earlier versions decode the name in the call, which alone fails.
 
-So calls of such methods are answered here, and nobody reads what they name. gRPC has no interface to that: this is made
-for the versions that take registered methods in by themselves, and others are left as they are.
+So calls of such methods are answered here, and nobody reads what they name. There is no interface of gRPC's to that.
+This is made for the versions that take registered methods in by themselves, and leaves others as they are.
 """
 
 from __future__ import annotations

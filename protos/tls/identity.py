@@ -36,7 +36,7 @@ NOT_PARSED: Final = (
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
 )
-"""What the library raises of a certificate or a request that is none, or has something in it that it does not know."""
+"""Errors of the library for a certificate or a request that is none, or that has something in it unknown to it."""
 
 
 class IdentityError(Exception):

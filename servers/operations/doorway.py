@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 from aiohttp import web
 
 Contexts: TypeAlias = Callable[[], ssl.SSLContext]
-"""What a handshake goes by, asked anew for each. (A callback for server names would switch as well. But Python writes
-a traceback for each name that is no ASCII, and any stranger may send one.)"""
+"""Gives what a handshake goes by, and is asked anew for each. A callback for server names would switch as well. But
+Python writes a traceback for each name that is no ASCII, and any stranger may send one."""
 ACCEPT_RETRY_S: Final = 0.1
 """After a connection that the system could not hand over."""
 

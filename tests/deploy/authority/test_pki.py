@@ -413,7 +413,7 @@ def test_only_what_was_agreed_is_signed(directory: Path, tmp_path: Path) -> None
 
 
 def rewritten(pem: bytes, before: bytes, after: bytes) -> bytes:
-    """The same PEM object with other bytes at the first place where some are."""
+    """Return the PEM object with other bytes at the first place where some are."""
     label, der = pem.splitlines()[0], base64.b64decode(b"".join(pem.splitlines()[1:-1]))
     assert before in der
     changed = base64.encodebytes(der.replace(before, after, 1))
