@@ -91,6 +91,7 @@ def _codes_below() -> tuple[tuple[type[Exception], int], ...]:
         (server_errors.SetupError, INVALID_INPUT),
         (server_errors.PeerUnreachableError, UNREACHABLE),
         (server_errors.LeadLostError, UNREACHABLE),
+        (server_errors.PortLostError, UNREACHABLE),
         (client_errors.ServerUnreachableError, UNREACHABLE),
         (client_errors.TaskEndedError, UNREACHABLE),
         (mpc_errors.ChannelClosedError, UNREACHABLE),

@@ -37,6 +37,7 @@ from precad.servers.door import admission
 from precad.servers.door.operator import ControlServicer, add_health
 from precad.servers.door.revocation import Revocations
 from precad.servers.door.servicers import AggregatorServicer, PeerServicer
+from precad.servers.door.serving import while_serving
 from precad.servers.errors import TaskUnfulfilledError
 from precad.servers.links.credentials import Credentials, require_dealer, watched
 from precad.servers.operations.opening import operations_port
@@ -168,7 +169,7 @@ class Aggregator:
             on_state=self._note_state,
             notify=self._notify,
         )
-        await self._see_through(while_leading(run.run(), session))
+        await self._see_through(while_serving(while_leading(run.run(), session), server))
         if self._quality is not None:
             await self._quality.settled()
 

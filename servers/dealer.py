@@ -35,6 +35,7 @@ from precad.servers.door.admission import bind
 from precad.servers.door.calls import Context, refusing
 from precad.servers.door.operator import StatusServicer, add_health
 from precad.servers.door.servicers import check_hello
+from precad.servers.door.serving import while_serving
 from precad.servers.errors import PeerUnreachableError, StoreError
 from precad.servers.links.credentials import watched
 from precad.servers.operations.opening import operations_port
@@ -121,7 +122,7 @@ class Dealer:
         stack.callback(self._telemetry.over, "ended", goodbye)
         over = servicer.deal_until_over(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
         with self._drain.excused():
-            await self._drain.until_stopped(while_leading(over, session))
+            await self._drain.until_stopped(while_serving(while_leading(over, session), server))
         goodbye.finished, goodbye.reason = True, servicer.why_finished
         log.info("dealer.finished")
 

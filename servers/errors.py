@@ -8,6 +8,7 @@
     │   └── TooFewClientsError      fewer clients than the task needs are here         exit code 3
     ├── StoreError                  what must be on disk first cannot be written       exit code 3
     │   └── LeadLostError           another replica of this server may lead by now     exit code 4
+    ├── PortLostError               gRPC has ended by itself                           exit code 4
     ├── AuditError                  an audit log is not what was written                exit code 3
     ├── TaskUnfulfilledError        a task is over and has no model to show             exit code 3
     ├── StoppedError                the operator asked this process to stop
@@ -78,6 +79,10 @@ class StoreError(ServerError):
 
 class LeadLostError(StoreError):
     """The session with the database is lost, or another replica leads: this one has nothing to say any more."""
+
+
+class PortLostError(ServerError):
+    """gRPC serves this server's main port no more, by a fault of its own."""
 
 
 class AuditError(ServerError):

@@ -1,4 +1,4 @@
-"""gRPC's server on asyncio, which no name of a method ends.
+"""gRPC's server on asyncio, which no name of a method ends, and whose end is noticed.
 
 Since 1.84, gRPC decodes the name of a method that nobody registered where it takes calls in. A name that is no UTF-8
 ends the server there: its port is closed, its streams are cut, and the process goes on without them. One frame of
@@ -32,12 +32,23 @@ def make_server(
     return cast("grpc.aio.Server", _Server(interceptors, options))
 
 
+async def until_ended(server: grpc.aio.Server) -> None:
+    """Return once a server that was started takes no more calls in: it was stopped, or gRPC failed.
+
+    gRPC's own interface to that waits for open calls as well, and whoever made gRPC fail may keep one open.
+    """
+    if isinstance(server, _Server):
+        await server.core.has_ended.wait()
+    else:  # no one cancels this: gRPC waits for a future of its own, which would be cancelled with it
+        await asyncio.wait((asyncio.create_task(server.wait_for_termination()),))
+
+
 class _Server(_server.Server):
     """Differs in its core alone."""
 
     def __init__(self, interceptors: Sequence[grpc.aio.ServerInterceptor], options: Sequence[tuple[str, int]]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._server = _Core(self._loop, tuple(interceptors), tuple(options))
+        self.core = self._server = _Core(self._loop, tuple(interceptors), tuple(options))
 
 
 class _Core(cygrpc.AioServer):  # type: ignore[misc] # without annotations
@@ -52,6 +63,14 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc] # without annotations
         super().__init__(loop, None, (), interceptors, options, None)
         self._on, self._behind, self._nothing = loop, interceptors, cygrpc._MethodResolver([], {})
         self._answering: set[asyncio.Task[None]] = set()
+        self.has_ended = asyncio.Event()
+
+    async def _server_main_loop(self, has_started: object) -> None:
+        """Take calls in until the server is stopped, and note the end, however it comes."""
+        try:
+            await super()._server_main_loop(has_started)
+        finally:
+            self.has_ended.set()
 
     async def _request_call(self) -> NoReturn:
         """Take calls in for as long as gRPC waits for one, and give it none."""

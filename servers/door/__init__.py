@@ -6,6 +6,7 @@ Modules:
     operator     those for the operator and for probes: state, rounds, gRPC's health protocol
     admission    what a server takes on at once, and from whom
     connections  how many of each caller
+    serving      work that ends with the main port
     calls        what every service does with a call that goes wrong
     revocation   clients' certificates that are no longer worth anything
 """

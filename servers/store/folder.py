@@ -111,9 +111,10 @@ def open_ledger(
 ) -> Ledger:
     """Return the task's ledger, for both views and every level, in a folder that is made where there is none.
 
-    earlier: finished tasks that it counts as well; None: those that it counts already. only_reads: of a ledger that is
-    there, which may lie where nothing can be written. Raises SetupError when it cannot be read, cannot be written or
-    counts others, DpError when it is not one of this task.
+    - earlier: finished tasks that it counts as well; None: those that it counts already
+    - only_reads: a ledger that is there, which may lie where nothing can be written
+
+    Raises SetupError when it cannot be read, cannot be written or counts others, DpError when it is another task's.
     """
     privacy = task_privacy(task)
     path = ledger_path(state_dir)

@@ -211,6 +211,7 @@ class Server:
         self.host, self._network, self._address = host, network, address
         self.handlers: dict[str, Any] = {}
         self.context = network.context()
+        self._is_over = asyncio.Event()
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:
         """They come a second time, by name."""
@@ -223,6 +224,10 @@ class Server:
         """From now on it answers."""
         self._network.servers[self._address] = self
 
+    async def wait_for_termination(self) -> bool:
+        """See `grpc.aio.Server`."""
+        return await self._is_over.wait()
+
     async def stop(self, grace: float) -> None:
         """Answers no more; open calls may end by themselves for so long."""
         if self._network.servers.get(self._address) is self:
@@ -233,6 +238,7 @@ class Server:
         for call in self._network.calls_of(self.host):
             if call.server is self.host:
                 call.cut()
+        self._is_over.set()
 
 
 @dataclass(frozen=True)
