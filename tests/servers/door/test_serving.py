@@ -1,7 +1,7 @@
 """End a server whose gRPC has ended under it, with a code at which it is started again.
 
 Failure means a process that goes on without its port, work that is disturbed while gRPC serves, or a stop that fails.
-gRPC is real, and ends by an error in the loop that takes calls in.
+The gRPC is the real one, and ends by an error in the loop that takes calls in.
 """
 
 from __future__ import annotations
