@@ -109,5 +109,5 @@ async def test_servers_wait_for_a_dealer_no_longer_than_for_a_step(
                 deals.set()
                 await asyncio.gather(take_part(alice, after=1), take_part(bob, after=1))
             await asyncio.gather(alice.leave(), bob.leave())
-    (reason,) = {line["reason"] for line in said if "the dealer: expected the tuples of" in line.get("reason", "")}
-    assert reason.startswith("the dealer: expected the tuples of round 1 within 2.")
+    first, *_ = [line["reason"] for line in said if "the dealer: expected the tuples of" in line.get("reason", "")]
+    assert first.startswith("the dealer: expected the tuples of round 1 within 2.")  # a slow machine loses more
