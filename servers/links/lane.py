@@ -12,7 +12,8 @@ A pinned peer may deviate all the same. No memory is taken for a payload longer 
 record of TLS (16 KiB) is held of what the peer sends ahead of us. Where the lane is sealed
 (`precad.servers.links.lane_seal`), it is one record of 64 KiB. The rest fills the socket's buffer, then stays with the
 peer. The lane ends when the peer's part of a step has not come within the step's limit
-(`precad.servers.links.step_limits`).
+(`precad.servers.links.step_limits`). A second thread sees to that too. The library of TLS does not come back from
+reading for as long as a peer sends it new keys.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ most steps. A step that sleeps all the same leaves the next one a quarter of its
 as much."""
 LONGEST_SLEEP_S = 86_400.0
 """In one call of poll, which counts milliseconds in 32 bits."""
+LOOK_S = 0.5
+"""Between two looks at a step's deadline from outside. One that is over at two of them ends the lane."""
 TCP_INFO_BYTES, TCPI_BYTES_SENT = 256, slice(200, 208)
 """Length of Linux's struct tcp_info, or more, and where its `tcpi_bytes_sent` lies (since 4.19)."""
 
@@ -77,6 +80,8 @@ class Lane:
         )
         self._bytes_written = 0
         self._deadline = math.inf
+        self._guard: threading.Thread | None = None
+        self._is_closed = threading.Event()
         self.spin_s = SPIN_S
         """How long the next step spins at most."""
         self.limits = StepLimits()
@@ -112,19 +117,22 @@ class Lane:
         step.n_bytes += len(payload) + incoming.at_most
         limit_s = self.limits.seconds(label, step.n_bytes)
         with self._in_use, step.waiting():
-            self._deadline = time.monotonic() + limit_s - step.waited_s
+            self._deadline = deadline = time.monotonic() + limit_s - step.waited_s
+            self._be_guarded()
             try:
                 for part in outgoing:
                     self._write(memoryview(part), incoming)
                 self._read_all(incoming)
-            except _LateError:
+            except (_LateError, OSError, ValueError) as error:  # ValueError: closed before we came
+                if time.monotonic() < deadline:
+                    raise ChannelClosedError(f"the other aggregator left, at step {label!r}") from error
                 self._hang_up()  # half of a frame may have come, and half of ours may have left
                 raise PeerLateError(
                     f"step {label!r}: expected the part of {AGGREGATORS[1 - self.party]} within {limit_s:g} s, "
                     f"found {incoming.n_read} bytes of it"
                 ) from None
-            except (OSError, ValueError) as error:  # ValueError: closed before we came
-                raise ChannelClosedError(f"the other aggregator left, at step {label!r}") from error
+            finally:
+                self._deadline = math.inf
         if incoming.label != label:
             raise PeerMismatchError("protocol step", ours=label, peers=incoming.label)
         return bytes(incoming.payload)
@@ -181,8 +189,25 @@ class Lane:
         incoming.advance(n_read)
         return True
 
+    def _be_guarded(self) -> None:
+        """Start the thread that looks at deadlines, with the first step that has one."""
+        if self._guard is None and self._deadline < math.inf:
+            self._guard = threading.Thread(target=self._look_at_deadlines, name="lane guard", daemon=True)
+            self._guard.start()
+
+    def _look_at_deadlines(self) -> None:
+        """End the lane where a step is late and its thread, in the library of TLS, does not see that."""
+        late = math.inf
+        while not self._is_closed.wait(LOOK_S):
+            deadline = self._deadline
+            is_late = time.monotonic() >= deadline
+            if is_late and deadline == late:
+                self._hang_up()
+            late = deadline if is_late else math.inf
+
     def close(self) -> None:
         """End the lane; whoever waits in `exchange`, here or there, raises ChannelClosedError."""
+        self._is_closed.set()
         self._hang_up()
         with self._in_use:
             self._socket.close()

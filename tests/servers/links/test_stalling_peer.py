@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -26,7 +28,7 @@ from precad.protos.tls.files import renewable, renewable_pins
 from precad.protos.tls.identity import Role
 from precad.protos.tls.transport import bind_server, dial
 from precad.servers.door.servicers import MAX_INBOX, PeerServicer
-from precad.servers.errors import PeerUnreachableError
+from precad.servers.errors import PeerLateError, PeerUnreachableError
 from precad.servers.links import lane, peer, step_limits
 from precad.servers.links.lane import HEADER
 from precad.servers.links.peer import MAX_MESSAGE_BYTES, PeerLink, dial_peer
@@ -218,6 +220,48 @@ async def test_a_byte_now_and_then_buys_no_time(pki: Pki) -> None:
     with pytest.raises(ChannelClosedError, match="expected the part of aggregator-a within"):
         await asyncio.to_thread(b.exchange, "step", b"", 1000)
     assert await dripping < len(left)
+    a.close()
+    b.close()
+
+
+class Rekeyed:
+    """Stands in for TLS to a peer that sends new keys without end: OpenSSL reads on for as long as some come."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._plain = socket.socket(fileno=os.dup(connection.fileno()))
+        self._plain.settimeout(20 * LIMIT_S)
+
+    def send(self, data: memoryview) -> int:
+        """Send nothing: the peer would not read it."""
+        return len(data)
+
+    def recv_into(self, _: memoryview) -> int:
+        """Read until the connection ends, and no text."""
+        while self._plain.recv(1 << 16):
+            pass
+        return 0
+
+
+@asynchronous
+async def test_new_keys_without_end_buy_no_time(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of the step does not come back from TLS. The lane ends all the same, and says what was missing."""
+    monkeypatch.setattr(lane, "LOOK_S", 0.05)
+    a, b = await lane_pair(pki)
+    b.limits, b._stream = StepLimits(every=LIMIT_S), Rekeyed(b._socket)
+    ends_at = time.monotonic() + 10 * LIMIT_S
+
+    def flood() -> float:
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(a._socket.fileno())) as plain:
+            while time.monotonic() < ends_at:
+                plain.settimeout(LIMIT_S)
+                plain.send(bytes(100))
+                time.sleep(0.001)
+        return ends_at - time.monotonic()
+
+    flooding = asyncio.create_task(asyncio.to_thread(flood))
+    with pytest.raises(PeerLateError, match=r"expected the part of aggregator-a within 0\.3\d* s, found 0 bytes of it"):
+        await asyncio.to_thread(b.exchange, "step", b"", 1000)
+    assert await flooding > 0
     a.close()
     b.close()
 
