@@ -53,7 +53,7 @@ from precad.mpc.proved.client import Invitation
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 from precad.protos.messages import convert
-from precad.protos.messages.spoken import LONGEST_REASON, shown
+from precad.protos.messages.spoken import LONGEST_REASON, LONGEST_REFUSAL, shown
 from precad.protos.messages.undecoded import BytesStub, decoded
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2
 from precad.protos.task.task import Task
@@ -280,7 +280,8 @@ class ClientSession:
                 del event
         except grpc.aio.AioRpcError as error:
             require_not_cancelled()
-            reason = explain(error, AGGREGATORS[server], self._addresses[server], self._tls.certificate)
+            who, address = AGGREGATORS[server], self._addresses[server]
+            reason = shown(explain(error, who, address, self._tls.certificate), LONGEST_REFUSAL)
             if (hint_s := retry_after_s(error)) is not None:
                 raise ServerBusyError(reason, hint_s) from None
             if error.code() not in WORTH_ASKING_AGAIN:
@@ -308,13 +309,17 @@ class ClientSession:
             else:
                 await self._take_part(stubs, work, agree(from_a, from_b, work.task))
         except ProtocolError as error:
-            self._log.warning("client.skipped", task=from_a.task, round=from_a.round, reason=str(error))
+            self._log.warning(
+                "client.skipped", task=shown(from_a.task, LONGEST_REASON), round=from_a.round, reason=str(error)
+            )
         except grpc.aio.AioRpcError as error:
             require_not_cancelled()
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 await asyncio.sleep(1.0)  # the listener knows whether the server is gone, and says so
             reason = shown(error.details() or "", LONGEST_REASON)
-            self._log.warning("client.refused", task=from_a.task, round=from_a.round, reason=reason)
+            self._log.warning(
+                "client.refused", task=shown(from_a.task, LONGEST_REASON), round=from_a.round, reason=reason
+            )
 
     async def _invited_by_both(
         self, of_a: Inbox, of_b: Inbox

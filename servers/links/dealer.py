@@ -14,6 +14,7 @@ from precad.mpc.sharing import Party
 from precad.mpc.tuples.burning import Burns
 from precad.mpc.tuples.held import BatchShape, Dealt, ServerTuples
 from precad.protos.messages import convert
+from precad.protos.messages.spoken import LONGEST_REFUSAL, shown
 from precad.protos.messages.undecoded import decoded, stub_of_bytes
 from precad.protos.precad.v1 import common_pb2, dealer_pb2
 from precad.protos.tls.identity import Role
@@ -110,8 +111,8 @@ class TupleSource:
         except grpc.aio.AioRpcError as error:
             require_not_cancelled()
             if error.code() not in WORTH_ASKING_AGAIN:
-                raise TaskRefusedError(f"the dealer refused: {error.details()}") from None
-            self._why_not = explain(error, Role.DEALER, self._address, self._certificate)
+                raise TaskRefusedError(f"the dealer refused: {shown(error.details() or '', LONGEST_REFUSAL)}") from None
+            self._why_not = shown(explain(error, Role.DEALER, self._address, self._certificate), LONGEST_REFUSAL)
             if self._greeted.is_set():
                 raise PeerUnreachableError(f"lost the {self._why_not}") from None
             self._end_outgoing()

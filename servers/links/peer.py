@@ -29,6 +29,7 @@ from precad.mpc.errors import MalformedMessageError, PeerMismatchError, raised_a
 from precad.mpc.proved.submission import Relay
 from precad.mpc.sharing import Party
 from precad.protos.messages import convert, proved
+from precad.protos.messages.spoken import LONGEST_REFUSAL, shown
 from precad.protos.messages.undecoded import decoded, stub_of_bytes
 from precad.protos.precad.v1 import common_pb2, peer_pb2
 from precad.protos.tls.identity import AGGREGATORS, Role
@@ -293,6 +294,7 @@ async def dial_peer(
                         code, why = await call.code(), await call.details() or "it hung up"
                     except grpc.aio.AioRpcError as error:
                         code, why = error.code(), explain(error, Role.AGGREGATOR_B, address, certificate)
+                why = shown(why, LONGEST_REFUSAL)
                 if code not in WORTH_ASKING_AGAIN:
                     raise TaskRefusedError(f"aggregator B refused the link: {why}")
                 require_not_cancelled()

@@ -20,11 +20,11 @@ About = Callable[[], Mapping[str, object]]
 
 OF_CALLERS = frozenset(
     {
-        *("call.refused", "call.failed", "client.joined", "client.left"),
+        *("call.refused", "call.failed", "client.joined", "client.left", "client.lost"),
         *("connections.ended", "connections.not_ended", "lane.refused"),
     }
 )
-"""Events that each call, or connection, of a caller can cause."""
+"""Events that each call, or connection, of a caller can cause, or a server that takes its client in and hangs up."""
 _ALIKE = ("event", "call", "caller", "code", "client", "server")
 """Lines that agree in these are alike."""
 QUIET_S = 10.0

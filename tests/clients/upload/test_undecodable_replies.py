@@ -18,11 +18,12 @@ import numpy as np
 import pytest
 import structlog
 
-from precad.clients.errors import ProtocolError
+from precad.clients.errors import ProtocolError, TaskRefusedError
 from precad.clients.upload.session import ClientSession
 from precad.deploy.errors import REFUSED, exit_code_of
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
+from precad.protos.messages.spoken import LONGEST_REFUSAL
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2
 from precad.protos.tls.identity import Role
 from precad.protos.tls.transport import bind_server
@@ -151,3 +152,19 @@ async def test_a_reply_that_is_none_costs_the_client_its_round(
         server.is_over.set()
     await session
     assert [line["reason"] for line in skipped] == [reason]
+
+
+class Refusing(Scripted):
+    """Refuses its client with as much as gRPC takes in."""
+
+    async def join(self, _: bytes, context: Any) -> AsyncIterator[bytes]:
+        yield WELCOME
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "\x1b[31m\n" + "x" * 8000)
+
+
+@asynchronous
+async def test_what_a_server_says_of_a_call_is_cut_and_obeyed_by_no_terminal(pki: Pki, lines: list[Any]) -> None:
+    """A server that hangs up again and again would fill its clients' logs with it."""
+    with pytest.raises(TaskRefusedError, match=r"^aggregator-b at 127\.0\.0\.1:\d+: \?\[31m\?x+ \(PERM.*\)$") as caught:
+        await meet(pki, (Scripted(INVITED), Refusing(b"")))
+    assert len(str(caught.value)) < LONGEST_REFUSAL + 30

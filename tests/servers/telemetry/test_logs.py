@@ -25,6 +25,8 @@ def test_a_line_that_callers_cause_is_written_once_in_a_while() -> None:
     assert written(**alice) == {"event": "call.refused", "call": "Join", **alice}
     assert [written(**alice, reason=str(i)) for i in range(1000)] == [None] * 1000
     assert written(caller="precad://client/bob") is not None
+    lost = [written(event="client.lost", client="alice", server="aggregator-a", reason=str(i)) for i in range(100)]
+    assert [line is None for line in lost] == [False] + [True] * 99
     assert [written(event="round.committed") for _ in range(2)] != [None, None]
     clock.now += QUIET_S
     assert written(**alice) == {"event": "call.refused", "call": "Join", **alice, "left_out": 1000}
