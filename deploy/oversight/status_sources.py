@@ -31,6 +31,7 @@ from precad.deploy.errors import UNREACHABLE, ConfigError, RunFailedError, refus
 from precad.deploy.given_paths import require_path
 from precad.deploy.oversight.run_status import read_run
 from precad.deploy.run_files.folder import is_simulated, shown_trainings
+from precad.protos.messages.spoken import LONGEST_REASON, shown
 from precad.protos.tls.address import is_loopback
 from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig, ServerConfig
@@ -201,7 +202,7 @@ def _unreachable(source: Source, error: Exception) -> RunFailedError:
         case ValueError() | KeyError() | HttpProcessingError():  # the last of a line without end
             why = "expected a status in its answer, found something else"
         case _:
-            why = str(error) or type(error).__name__
+            why = shown(str(error), LONGEST_REASON) or type(error).__name__
     return RunFailedError(f"{source.name} at {source.url}: {why}", exit_code=UNREACHABLE)
 
 

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from precad.deploy.authority import pki
 from precad.deploy.authority.enrolment.endpoint import MAX_REQUEST_BYTES, SERVER_NAME
+from precad.protos.messages.spoken import LONGEST_REASON, shown
 from precad.protos.tls.files import TlsFileError, TlsFiles, read_passphrase
 from precad.protos.tls.identity import Identity, IdentityError, fingerprint, parse_certificate
 from precad.servers.errors import PeerUnreachableError
@@ -72,7 +73,7 @@ async def enrol(
             certificate = await _certificate(session, url, authority, token, (folder / "request.pem").read_bytes())
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         is_refused = isinstance(getattr(error, "os_error", None), ConnectionRefusedError)
-        why = "nothing listens there" if is_refused else str(error) or type(error).__name__
+        why = "nothing listens there" if is_refused else shown(str(error), LONGEST_REASON) or type(error).__name__
         raise PeerUnreachableError(f"no enrolment at {url}: {why}") from None
     files = TlsFiles(
         certificate=folder / "cert.pem",

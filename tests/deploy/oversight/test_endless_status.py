@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 import pytest
 from aiohttp import web
 
@@ -50,3 +53,20 @@ async def test_an_answer_without_end_is_given_up() -> None:
         assert endless.sent < 4 * MAX_LINE
     finally:
         await runner.cleanup()
+
+
+@asynchronous
+async def test_what_an_answer_breaks_is_said_in_a_few_words() -> None:
+    """Whoever answers there chooses them."""
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1" * 80_000)
+        with contextlib.suppress(OSError):
+            await writer.drain()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    source = Source("aggregator-a", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "token")
+    with pytest.raises(RunFailedError, match=r"^aggregator-a at ") as caught:
+        await fetch(source)
+    assert len(str(caught.value)) < 500
+    server.close()

@@ -38,6 +38,7 @@ from precad.servers.errors import PeerUnreachableError, SetupError
 from precad.servers.operations.access import MAX_FAILURES
 from tests.harness.command_line import CliRunner
 from tests.harness.harness import until
+from tests.harness.pki import Pki
 
 ALICE, BOB = (Identity(Role.CLIENT, name) for name in ("alice", "bob"))
 DAY = dt.timedelta(days=1)
@@ -294,6 +295,28 @@ def test_the_token_does_not_leave_for_another_endpoint(authority: Path, tmp_path
         await runner.cleanup()
         with pytest.raises(PeerUnreachableError, match=r"no enrolment at .*: nothing listens there"):
             await enrol(url, tmp_path / "new", ALICE, "secret", pin(authority))
+
+    asyncio.run(scenario())
+
+
+def test_what_an_endpoint_breaks_is_said_in_a_few_words(authority: Path, tmp_path: Path) -> None:
+    """Whoever answers there chooses them: a chunk's length of 80,000 digits, before its certificate is looked at."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    files = Pki.create(tmp_path / "foreign", ["alice"]).tls("aggregator-a")
+    context.load_cert_chain(files.certificate, files.key)
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1" * 80_000)
+        with contextlib.suppress(OSError):
+            await writer.drain()
+
+    async def scenario() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(PeerUnreachableError, match=r"^no enrolment at .*: 400") as caught:
+            await enrol(url, tmp_path / "new", ALICE, "secret", pin(authority))
+        assert len(str(caught.value)) < 500
+        server.close()
 
     asyncio.run(scenario())
 
