@@ -86,6 +86,8 @@ WORTH_ASKING_AGAIN: Final = frozenset(
 HONEST: Final = Honest()
 LATE_S: Final = 5.0
 """How long an upload may go on beyond its round by our clock: servers end it by their own."""
+WELCOME_S: Final = 60.0
+"""How long a server that took the call may take to say so. Other clients of this process wait for their turn."""
 GONE_S, FAREWELL_S = 5.0, 30.0
 """How long the second server may take to say that the task is finished: one that is gone, and any other. One server
 alone may say so falsely."""
@@ -93,6 +95,12 @@ alone may say so falsely."""
 
 def _enter_nothing(task_id: str, number: int) -> None:
     """Let training begin whatever the round's number is."""
+
+
+async def _read(call: Any, limit_s: float | None) -> Any:
+    """Return the next message of a call. Raises TimeoutError."""
+    async with asyncio.timeout(limit_s):
+        return await call.read()
 
 
 def _event_of(data: bytes | Any, server: int) -> aggregator_pb2.ClientEvent | None:
@@ -275,9 +283,14 @@ class ClientSession:
         """Yield the events of one open stream. Raises ServerUnreachableError, TaskRefusedError, ProtocolError."""
         call = stub.Join(aggregator_pb2.JoinRequest(hello=hello_to(self.task)))
         try:
-            while (event := _event_of(await call.read(), server)) is not None:  # a loop over the call keeps the last
+            limit_s: float | None = WELCOME_S
+            while (event := _event_of(await _read(call, limit_s), server)) is not None:  # a loop over it keeps the last
+                limit_s = None
                 yield event
                 del event
+        except TimeoutError:
+            expected = f"expected a first word within {WELCOME_S:g} s, found none"
+            raise ServerUnreachableError(f"{AGGREGATORS[server]}: {expected}") from None
         except grpc.aio.AioRpcError as error:
             require_not_cancelled()
             who, address = AGGREGATORS[server], self._addresses[server]

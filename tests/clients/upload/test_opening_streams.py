@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from precad.clients.errors import ServerUnreachableError
 from precad.clients.upload import patience as patience_module
+from precad.clients.upload import session as session_module
 from precad.clients.upload.patience import Patience, Turns
 from precad.clients.upload.session import ClientSession
 from tests.clients.upload.test_undecodable_replies import GOODBYE, TASK, WELCOME, Scripted, listening, trained
@@ -84,3 +86,32 @@ def test_the_time_to_connect_begins_with_the_first_attempt(monkeypatch: pytest.M
     clock.now += 0.06
     patience.asks()
     assert patience.next_pause_s() is None
+
+
+class Mute(Scripted):
+    """Takes every call, and never says a word."""
+
+    async def join(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield WELCOME
+
+
+class Quiet(Scripted):
+    """Welcomes a client, and invites it to nothing."""
+
+    async def join(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
+        yield WELCOME
+        await asyncio.Event().wait()
+
+
+@asynchronous
+async def test_a_server_that_takes_a_call_and_says_nothing_is_none(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the time of one that nobody can reach, and keeps no turn for ever."""
+    monkeypatch.setattr(session_module, "WELCOME_S", 0.2)
+    turns = Turns(1)
+    async with listening(pki, AGGREGATORS[0], Quiet(b"")) as a, listening(pki, AGGREGATORS[1], Mute(b"")) as b:
+        parts: dict[str, Any] = {"client": "alice", "task": TASK, "addresses": (a, b), "train": trained}
+        session = ClientSession(**parts, tls=pki.tls("alice"), turns=turns, connect_timeout_s=0.5)
+        with pytest.raises(ServerUnreachableError, match=r"^aggregator-b: expected a first word within 0\.2 s, found"):
+            await asyncio.wait_for(session.run(), 20.0)
+    assert not turns[1].locked()
