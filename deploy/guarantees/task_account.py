@@ -25,13 +25,17 @@ from precad.dp.accountants.task_cost import Level
 from precad.dp.checks import require_count
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.bin_fields import BINS, with_rate_of_bins
+from precad.protos.task.convex_fields import CONVEX_FIELDS
 from precad.protos.task.evaluation import BY_CLIENTS
+from precad.protos.task.quantile import LEARNT
 from precad.protos.task.target import TARGET
 from precad.protos.task.task import Task
 
 _NOISE: Final = "noise_multiplier"
 _MADE_UP: Final = {"learning_rate": 1.0, "record_rate": 1.0, "dim": 1}
 """Fields of a draft that lacks them. No figure depends on the first."""
+_DIM_OF_A_LEARNT_BOUND: Final = 2
+"""The least d of a vector whose last number is the bound. No figure of a whole client depends on d."""
 _MADE_UP_CLIENTS: Final = 2
 _NO_DIM: Final = "dim: without it, rounding of one coordinate is counted; the task's own may cost more"
 _LEVELS: Final = {
@@ -92,8 +96,23 @@ def _task_of(wanted: Mapping[str, Any]) -> Task:
             "moves an evaluation by, found none"
         )
     declared = clients if isinstance(clients, Mapping) else dict.fromkeys(ids_of(clients), 1)
-    made_up = with_rate_of_bins(dict(wanted))
-    return parse_section(Task, {**_MADE_UP, **made_up, "clients": declared}, "task", base=Path())
+    return parse_section(Task, {**_completed(wanted), "clients": declared}, "task", base=Path())
+
+
+def _completed(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a draft with what it lacks made up, without a set of updates that a model or a file would complete."""
+    found = {**_MADE_UP, **with_rate_of_bins(dict(wanted))}
+    if "dim" not in wanted and wanted.get("update_clipping") in LEARNT:
+        found["dim"] = _DIM_OF_A_LEARNT_BOUND
+    if any(name in wanted for name in CONVEX_FIELDS) and not _has_whole_set(wanted):  # no figure depends on it
+        left_out = {*CONVEX_FIELDS, *(() if wanted.get("mode") == "shares" else ("accept_weak_wire_form",))}
+        found = {name: value for name, value in found.items() if name not in left_out}
+    return found
+
+
+def _has_whole_set(wanted: Mapping[str, Any]) -> bool:
+    pairs = (("layer_clips", "layer_sizes"), ("half_spaces", "directions_sha256"))
+    return "dim" in wanted and all((one in wanted) == (other in wanted) for one, other in pairs)
 
 
 def account_of_task(task: Task, participation: int | None = None) -> dict[str, Any]:

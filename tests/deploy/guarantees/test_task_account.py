@@ -194,3 +194,23 @@ def test_an_evaluation_whose_bound_nobody_says_is_not_accounted(clients: object)
     said = account_of_other({**section, "evaluation_clip": 71.0}, {})
     declared = account_of_other({**section, "clients": {"alice": 71, "bob": 20}}, {})
     assert said["one_server"]["bound"] == declared["one_server"]["bound"] > 10
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile"},
+        {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile-per-layer", "quantile": 0.3},
+        {"algorithm": "tsgd-gaussian", "layer_clips": [1.0, 2.0], "accept_weak_wire_form": True},
+        {"algorithm": "tsgd-ptr", "layer_clips": [1.0], "layer_sizes": [9], "accept_weak_wire_form": True},
+        {"algorithm": "tsgd-ptr", "half_spaces": [0.0], "mode": "shares", "accept_weak_wire_form": True},
+    ],
+    ids=["quantile", "quantile-by-layer", "layers", "layers-of-sizes", "half-spaces"],
+)
+def test_a_draft_needs_nothing_of_the_model_that_no_figure_depends_on(draft: dict[str, Any]) -> None:
+    """Say the same figures as of the task without its learnt bound or its smaller set, which cost nothing."""
+    task = {"name": "draft", "clients": 8, "rounds": 3, "client_rate": 0.5, "noise_multiplier": 4.0}
+    task |= {"record_clip": 1.0, "client_clip": 8.0}
+    mode = {name: draft[name] for name in ("mode", "accept_weak_wire_form") if "mode" in draft}
+    plainly = account_of_other({**task, **mode, "algorithm": draft["algorithm"]}, {})
+    assert account_of_other({**task, **draft}, {}) == plainly
