@@ -11,6 +11,7 @@ further ones.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -263,6 +264,13 @@ def _attacks_of(deployment: Deployment) -> dict[str, str]:
     return {client: str(attacking) for client, attacking in attacks.items()}
 
 
+def _one_by_one(epsilon: float, delta: float, n_runs: int) -> tuple[float, float]:
+    """Return basic composition of so many runs; an infinite epsilon where nothing is proved of one."""
+    if math.isinf(epsilon):  # as in mode `proved`, once the mode takes all of delta
+        return epsilon, n_runs * delta
+    return monte_carlo_privacy(epsilon, delta, n_runs)
+
+
 def _provenance(runs: list[_Run], task: Task, training: Training) -> dict[str, Any]:
     """Return what was read, and the privacy of all models together: one client's rounds in all runs, composed. Earlier
     tasks count once."""
@@ -276,7 +284,7 @@ def _provenance(runs: list[_Run], task: Task, training: Training) -> dict[str, A
         privacy["records_per_person"] = task.records_per_person
     for view in View:
         epsilon_each = max(epsilon_of_several([run.costs], view, of_one) for run in runs)
-        epsilon, delta = monte_carlo_privacy(epsilon_each, task.delta, len(runs))
+        epsilon, delta = _one_by_one(epsilon_each, task.delta, len(runs))
         privacy[view.value] = {
             "epsilon": plain(epsilon_of_several(costs, view, most)),
             "epsilon_if_draws_are_discarded": plain(epsilon_of_several(costs, view, most, discarded=True)),

@@ -204,6 +204,18 @@ def test_all_models_together_count_an_earlier_task_of_the_servers_once(tmp_path)
     assert of_server["basic_composition"]["epsilon"] == pytest.approx(2 * each, rel=1e-9)
 
 
+def test_runs_whose_epsilon_is_infinite_are_certified_all_the_same(tmp_path):
+    """Say "inf" of all models where mode proved takes all of delta: bounds on attackers rest on the noise alone."""
+    runs = [make_run(tmp_path / str(i), i, mode="proved", noise_multiplier=0.5, delta=1e-10) for i in (1, 2)]
+    flags = ("--run", runs[0], "--run", runs[1], "--at-most", "2", "--method", "exact")
+    report = json.loads(precad("certify", *flags, "--json").stdout)
+    for view in View:
+        found = report["run"]["privacy_of_all_models"][view.value]
+        assert found["epsilon"] == found["epsilon_if_draws_are_discarded"] == "inf"
+        assert found["basic_composition"] == {"epsilon": "inf", "delta": 2e-10}
+    assert "no bound" in precad("certify", *flags).stdout
+
+
 def test_the_privacy_of_all_models_is_not_printed_without_its_condition(tmp_path):
     """Nor without its unit, a whole client; PRECAD's own figures need neither word."""
     for algorithm, is_said in (("tsgd-gaussian", True), ("precad", False)):
