@@ -14,11 +14,11 @@ from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.run_files.folder import RunFolder, require_deployed
 from precad.deploy.run_files.own_task import require_own_task
 from precad.dp.accountants.bins_event import bins_of
-from precad.dp.accountants.pld import View
+from precad.dp.accountants.pld import Unit, View
 from precad.dp.errors import DpError
 from precad.dp.ledgers.earlier import event_of_header
 from precad.dp.ledgers.lines import participation, read_lines
-from precad.dp.task_privacy import task_cost
+from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
 from precad.servers.store.folder import ledger_path
 
@@ -33,6 +33,11 @@ def go_on(resolved: Mapping[str, Any], after: Path) -> None:
     if not before.summary.is_file():
         raise ConfigError(f"--after: expected the folder of a run that is over, found no summary.json in {after}")
     found = load(before.config)
+    if (unit := task_privacy(found.task).unit) is not Unit.RECORD:
+        raise ConfigError(
+            f"--after: expected a run whose figures are of a record, as a query's are, found {found.task.algorithm} "
+            f"in {before.config}, whose figures are of a {unit}"
+        )
     for letter, server in resolved["aggregator"].items():
         server["earlier_ledgers"] = [_earlier(before, letter, found.task)]
     if found.client is not None:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from precad.deploy.cli.main import app
 from precad.deploy.cli.query import costs_of
+from precad.deploy.configuration.local import resolve
 from precad.deploy.configuration.query import Question, resolve_query
 from precad.deploy.configuration.sections import read_local
 from precad.deploy.errors import ConfigError
@@ -185,6 +186,25 @@ def test_a_configuration_that_the_servers_did_not_run_is_refused(
     digests = {"ran": task.digest().hex()[:16], "found": deployment.task.digest().hex()[:16]}
     assert message.format(**digests, config=out.config, ledger=out.state_dir("a") / "ledger.jsonl") in done.stderr
     assert done.exit_code == 2
+
+
+def test_a_query_after_a_task_of_whole_clients_is_refused_at_once(tmp_path: Path) -> None:
+    """Name the algorithm, before any process starts: no server adds figures of clients to those of records."""
+    config, out = folder_of(tmp_path), RunFolder(tmp_path / "out")
+    of_clients: dict[str, Any] = {"name": "digits", "clients": 2, "rounds": 3, "client_rate": 1.0}
+    of_clients |= {"record_rate": 1.0, "learning_rate": 1.0}
+    of_clients |= {"algorithm": "user-dp-fedavg", "record_clip": 1.0, "client_clip": 2.0, "noise_multiplier": 4.0}
+    out.root.mkdir()
+    raw, deployment, _ = resolve({"task": of_clients, "client": {}}, out)
+    out.write_config(raw)
+    ended(out, deployment.task, rounds=1)
+    out.write_summary({})
+    flags = ("--column", "age", "--low", "0", "--high", "120", "--epsilon", "1", "--after", str(out.root))
+    done = CliRunner().invoke(app, ["query", str(config), "mean", *flags, "--output", str(tmp_path / "more")])
+
+    expected = "--after: expected a run whose figures are of a record, as a query's are, found user-dp-fedavg"
+    assert (done.exit_code, expected in done.stderr) == (2, True)
+    assert not (tmp_path / "more").exists()
 
 
 def test_a_query_of_processes_looks_for_no_model(tmp_path: Path) -> None:
