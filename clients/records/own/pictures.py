@@ -26,6 +26,7 @@ def pixels_of(image: Any, where: object) -> NDArray[Any]:
 
     An index into a palette says nothing by itself: the colour is read in its place.
     """
+    image.load()  # Pillow itself turns a TIFF as it reads the pixels, and forgets the tag with that
     if "transparency" in image.info or image.mode in _WITH_TRANSPARENCY:
         raise OwnRecordsError(where, "a grey or colour image without transparency", "one with")
     orientation = image.getexif().get(_ORIENTATION, 1)

@@ -226,17 +226,19 @@ def test_a_class_that_the_task_names_may_have_no_image(tmp_path: Path) -> None:
     assert load(described("folder:scans", tmp_path, class_names=NAMES)).labels.tolist() == [1]
 
 
+@pytest.mark.parametrize("name", ["a.png", "a.tiff"])
 @pytest.mark.parametrize("orientation", range(10))
-def test_photographs_are_read_as_they_are_shown(orientation: int, tmp_path: Path) -> None:
-    """Turned as EXIF says, in a folder and in a data set; Pillow's own function tells how."""
+def test_photographs_are_read_as_they_are_shown(orientation: int, name: str, tmp_path: Path) -> None:
+    """Turned once as EXIF says, in a folder and in a data set; Pillow's own function tells how."""
     pixels = np.random.default_rng(orientation).integers(0, 256, (3, 5, 3)).astype(np.uint8)
     image = Image.fromarray(pixels)
     image.getexif()[0x0112] = orientation
     (tmp_path / "scans" / "ill").mkdir(parents=True)
-    file = tmp_path / "scans" / "ill" / "a.png"
+    file = tmp_path / "scans" / "ill" / name
     image.save(file, exif=image.getexif())
     with Image.open(file) as opened:
         shown = np.asarray(ImageOps.exif_transpose(opened)).transpose(2, 0, 1)
+    with Image.open(file) as opened:  # Pillow has not read its pixels yet
         of_a_data_set = as_records([(opened, 0)])
     assert (orientation in range(5, 9)) == (shown.shape == (3, 5, 3))
     assert_array_equal(load(described("folder:scans", tmp_path, class_names=NAMES)).features[0], shown)
