@@ -52,7 +52,7 @@ def from_rows(inputs: Sequence[object], labels: Sequence[object], where: object,
 
 def _together(labels: Sequence[object], where: object) -> object:
     """Return labels as one array where each is an array, and else as they are. Raises OwnRecordsError."""
-    if not any(isinstance(label, (np.ndarray, list)) or _is_tensor(label) for label in labels):
+    if not any(_is_changeable(label) for label in labels):
         return list(labels)
     return _stacked(labels, where, "a label", part=", label")
 
@@ -168,7 +168,17 @@ def _pair(value: Any, row: int, where: object) -> tuple[object, object]:
         raise OwnRecordsError(at, "a pair (input, label)", f"a {type(found).__name__}")
     if len(found) != 2:
         raise OwnRecordsError(at, "a pair (input, label)", f"a {type(found).__name__} of {len(found)}")
-    return found[0], found[1]
+    label = _kept(found[1], f"{at}, label") if _is_changeable(found[1]) else found[1]
+    return _kept(found[0], at), label
+
+
+def _kept(value: object, at: str) -> NDArray[Any]:
+    """Return a value of its own: a data set may fill the same memory with its next record. Raises OwnRecordsError."""
+    return np.array(array_of(value, at))
+
+
+def _is_changeable(label: object) -> bool:
+    return isinstance(label, (np.ndarray, list)) or _is_tensor(label)
 
 
 def _raising(where: object, expected: str, found: str) -> Unspoken:

@@ -245,6 +245,28 @@ def test_photographs_are_read_as_they_are_shown(orientation: int, name: str, tmp
     assert_array_equal(of_a_data_set.features[0], shown)
 
 
+class OneBuffer:
+    """A data set that reads every record into the same memory."""
+
+    def __init__(self, inputs: Any, label: Any) -> None:
+        self.inputs, self.label = inputs, label
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, row: int) -> tuple[Any, Any]:
+        self.inputs[:], self.label[...] = row, row
+        return self.inputs, self.label
+
+
+@pytest.mark.parametrize("made", [np.zeros, torch.zeros])
+def test_a_data_set_may_fill_the_same_memory_again(made: Any) -> None:
+    """Without a copy the last record would stand in every row, and move an update by more than R."""
+    found = as_records(OneBuffer(made(2), made(())))
+    assert_array_equal(found.features, [[0, 0], [1, 1], [2, 2]])
+    assert found.labels.tolist() == [0, 1, 2]
+
+
 def test_a_palette_is_read_by_its_colours(tmp_path: Path) -> None:
     """Never by the numbers of its entries, which mean something else in every file."""
     colours = np.array([[200, 10, 30], [5, 250, 60]], dtype=np.uint8)
