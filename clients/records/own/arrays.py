@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -19,6 +19,8 @@ from precad.clients.records.records import Records, by_record
 if TYPE_CHECKING:
     from torch import Tensor
 
+Kind = Callable[[NDArray[Any]], bool]
+"""Tell apart two kinds of arrays that do not stand in one."""
 _IMAGE_AXES, _TOKEN_AXES = 4, 2
 _MOST_RECORDS = 10**9
 """Bound the length of a data set that is read one by one: it may be a mistake, and reading would not end."""
@@ -47,25 +49,26 @@ def from_rows(inputs: Sequence[object], labels: Sequence[object], where: object,
     """Return the records of one input and one label each, all of one shape. Raises OwnRecordsError."""
     if not inputs:
         raise OwnRecordsError(where, "at least one record", "none")
-    return from_arrays(_stacked(inputs, where, "an input"), _together(labels, where), where, wanted)
+    by_type = _is_fractional if wanted.numbers is None else None  # one record must not decide for others
+    return from_arrays(_stacked(inputs, where, "an input", _is_image), _together(labels, where, by_type), where, wanted)
 
 
-def _together(labels: Sequence[object], where: object) -> object:
+def _together(labels: Sequence[object], where: object, by_type: Kind | None) -> object:
     """Return labels as one array where each is an array, and else as they are. Raises OwnRecordsError."""
     if not any(_is_changeable(label) for label in labels):
         return list(labels)
-    return _stacked(labels, where, "a label", part=", label")
+    return _stacked(labels, where, "a label", by_type, part=", label")
 
 
-def _stacked(values: Sequence[object], where: object, what: str, *, part: str = "") -> NDArray[Any]:
-    """Return values as one array, a row for each, if all are of one shape. Raises OwnRecordsError."""
+def _stacked(values: Sequence[object], where: object, what: str, kind: Kind | None, *, part: str = "") -> NDArray[Any]:
+    """Return values as one array, a row for each, if all are of one shape and kind. Raises OwnRecordsError."""
     rows: list[NDArray[Any]] = []
     for row, value in enumerate(values):
         at = f"{where}, row {row} (from 0)"
         array = array_of(value, at + part)
         if rows and array.shape != rows[0].shape:
             raise OwnRecordsError(at, f"{what} of shape {rows[0].shape}, as before it", f"shape {array.shape}")
-        if rows and _is_image(array) != _is_image(rows[0]):  # of bytes up to 255, or of numbers up to 1
+        if rows and kind is not None and kind(array) != kind(rows[0]):
             types = rows[0].dtype.name, array.dtype.name
             raise OwnRecordsError(at, f"{what} of {types[0]}, as before it", types[1])
         rows.append(array)
@@ -73,7 +76,12 @@ def _stacked(values: Sequence[object], where: object, what: str, *, part: str = 
 
 
 def _is_image(array: NDArray[Any]) -> bool:
+    """Tell whether an input is of bytes up to 255, or of numbers up to 1."""
     return array.dtype == np.uint8 and array.ndim == _IMAGE_AXES - 1
+
+
+def _is_fractional(array: NDArray[Any]) -> bool:
+    return array.dtype.kind == "f"
 
 
 def from_arrays(inputs: object, labels: object, where: object, wanted: Wanted) -> Found:

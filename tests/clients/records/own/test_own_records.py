@@ -131,6 +131,18 @@ def test_one_record_decides_for_no_other_what_labels_are(labels: list) -> None:
         targets(labels, Wanted(numbers=None), lambda row: f"row {row}")
 
 
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, list])
+def test_nor_does_it_where_labels_are_arrays(kind: Any) -> None:
+    """A loss of one's own would get the type of all labels together; one that wants numbers takes both types."""
+    rows = [(np.zeros(2), kind(label)) for label in ([0, 1], [1, 1], [0, 0.5])]
+    with pytest.raises(
+        OwnRecordsError, match=r"row 2 \(from 0\): expected a label of int64, as before it, found float"
+    ):
+        as_records(rows, numbers=None)
+    assert as_records(rows[:2], numbers=None).labels.dtype == np.int64
+    assert as_records(rows, numbers=True).labels.tolist() == [[0, 1], [1, 1], [0, 0.5]]
+
+
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
