@@ -60,6 +60,8 @@ _BRIGHTNESS: Final = (0.5, 1.0, 0.1, 0.75)
 """Brightness of the made-up records. In no order: a model that sorts its records brings them into another order."""
 _STRANGE: Final = (1e3, -1e3, 1e30, -1e30, 1e-30, math.nan)
 """Multiples of them, seen in between: a model that keeps the largest value so far, or the least, is another then."""
+_FURTHER: Final = (*range(2, 64), 1000)
+"""Classes that are seen in between, too: a loss that keeps the highest, or something of each, is another then."""
 
 _LOOKING_ALIKE: Final = (
     *("equal", "nonzero", "masked_select", "unique_consecutive", "repeat_interleave", "bincount", "segment_reduce"),
@@ -350,11 +352,14 @@ def _require_steady_loss(model: nn.Module, features: Tensor, labels: Tensor, los
     if loss.takes_batches:
         return
     try:
-        with torch.no_grad():
+        with torch.enable_grad():  # as in training
             first = loss.each(model, features, labels)
             for others in _strange(features):
                 with suppress(*RAISED):
                     loss.each(model, others, labels)
+            for others in _strange_labels(labels[-1:]):
+                with suppress(*RAISED):
+                    loss.each(model, features[-1:], others)
             second = loss.each(model, features, labels)
     except RAISED:
         return  # whoever asks for gradients next says so
@@ -368,6 +373,14 @@ def _require_steady_loss(model: nn.Module, features: Tensor, labels: Tensor, los
 def _strange(features: Tensor) -> Iterator[Tensor]:
     """Yield records of every magnitude, and such that are no numbers; of texts the same records."""
     return (features * factor if features.is_floating_point() else features for factor in _STRANGE)
+
+
+def _strange_labels(labels: Tensor) -> Iterator[Tensor]:
+    """Yield labels of every magnitude, and such that are no numbers; of classes many others."""
+    if labels.is_floating_point():
+        yield from (torch.full_like(labels, number) for number in _STRANGE)
+    else:
+        yield from (torch.full_like(labels, number) for number in _FURTHER)
 
 
 def _are_close(found: Tensor, expected: Tensor, close: float = _SAME) -> bool:

@@ -358,6 +358,38 @@ def test_a_loss_that_draws_is_refused_by_its_name() -> None:
         RecordEngine(net(5), ROW, loss=drawn, label=CLASS, device="cpu")
 
 
+class Keeps:
+    """A loss that keeps the largest label so far, in training alone where `in_training` says so."""
+
+    def __init__(self, *, in_training: bool) -> None:
+        self.largest, self.in_training = 1.0, in_training
+
+    def __call__(self, model: nn.Module, record: tuple[Tensor, Tensor]) -> Tensor:
+        if torch.is_grad_enabled() or not self.in_training:
+            self.largest = max(self.largest, float(record[1]))
+        return squares(model, record) / self.largest
+
+
+@pytest.mark.parametrize("in_training", [False, True])
+@pytest.mark.parametrize("label", [CLASS, torch.tensor(0.0)])
+def test_a_loss_that_keeps_a_label_is_refused(label: Tensor, *, in_training: bool) -> None:
+    """Else one record would scale the gradients of all that come behind it."""
+    with pytest.raises(ArgumentError, match="'my:loss' gives the same record another number each time"):
+        RecordEngine(net(5), ROW, loss=OwnLoss(Keeps(in_training=in_training), "my:loss"), label=label, device="cpu")
+
+
+def test_a_loss_gets_nothing_to_keep_of_real_records() -> None:
+    """Each class was seen by then. What it keeps of the first record of a class is of a made-up one."""
+    kept: dict[int, Tensor] = {}
+
+    def to_the_first(model: nn.Module, record: tuple[Tensor, Tensor]) -> Tensor:
+        first = kept.setdefault(int(record[1]), record[0].clone())
+        return squares(model, record) + (model(record[0]) - model(first.to(record[0].dtype))).square().sum()
+
+    RecordEngine(net(5), ROW, loss=OwnLoss(to_the_first, "my:loss"), label=CLASS, device="cpu")
+    assert set(kept) >= set(range(10))
+
+
 def test_a_module_that_an_installed_one_hides_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
