@@ -62,6 +62,8 @@ _STRANGE: Final = (1e3, -1e3, 1e30, -1e30, 1e-30, math.nan)
 """Multiples of them, seen in between: a model that keeps the largest value so far, or the least, is another then."""
 _FURTHER: Final = (*range(2, 64), 1000)
 """Classes that are seen in between, too: a loss that keeps the highest, or something of each, is another then."""
+_OTHER_VALUES: Final = (2, 3)
+"""Tokens beside padding and the one that made-up texts are of; as numbers, categories that are written so."""
 
 _LOOKING_ALIKE: Final = (
     *("equal", "nonzero", "masked_select", "unique_consecutive", "repeat_interleave", "bincount", "segment_reduce"),
@@ -338,10 +340,20 @@ def _require_separate_records(model: nn.Module, features: Tensor, loss: Loss) ->
         found = f"outputs of shape {tuple(together.shape[1:])} a record"
         raise ModelInputError(tuple(features.shape[1:]), f"expected {expected}, found {found}")
     is_kept = all(torch.equal(*pair) for pair in zip(buffers, model.buffers(), strict=True))
-    if not is_kept or not _are_close(together, again):
+    if not is_kept or not _are_close(together, again) or _keeps_values(model, features):
         raise UnsteadyModelError(type(model).__name__)
     if not _are_close(together, alone, _CLOSE[together.dtype]):
         raise RecordMixingLayerError("model", type(model).__name__)
+
+
+def _keeps_values(model: nn.Module, features: Tensor) -> bool:
+    """Tell whether a record has other outputs once another was seen, as where tokens are numbered as they come."""
+    before, record = (torch.full_like(features[:1], value) for value in _OTHER_VALUES)
+    with suppress(ModelInputError):  # where it has no such tokens
+        alone, seeing = _outputs(copied(model), record), copied(model)
+        _outputs(seeing, before)
+        return not _are_close(_outputs(seeing, record), alone)
+    return False
 
 
 def _require_steady_loss(model: nn.Module, features: Tensor, labels: Tensor, loss: Loss) -> None:

@@ -231,6 +231,26 @@ def test_a_model_that_keeps_the_longest_text_is_refused():
         RecordEngine(KeepsTheLongest(), torch.zeros(6, dtype=torch.int64), device="cpu")
 
 
+class NumbersWords(nn.Module):
+    """Gives tokens rows in the order in which they come; row 0 is padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.last, self.rows = nn.Embedding(5, 8), nn.Linear(8, 10), {0: 0}
+
+    def forward(self, texts):
+        texts = torch.where((texts >= 0) & (texts < 10), texts, 0)
+        rows = [[self.rows.setdefault(token, len(self.rows)) for token in text] for text in texts.round().tolist()]
+        return self.last(self.embedding(torch.tensor(rows)).sum(dim=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+def test_a_model_that_numbers_tokens_as_they_come_is_refused(dtype):
+    """Else the words of one record would decide which rows the words of all later ones have."""
+    with pytest.raises(UnsteadyModelError, match="NumbersWords"):
+        RecordEngine(NumbersWords(), torch.zeros(6, dtype=dtype), device="cpu")
+
+
 def test_a_loss_that_keeps_the_largest_is_refused():
     largest = [1.0]
 
