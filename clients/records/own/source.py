@@ -9,9 +9,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.clients.config import ClientConfig
+from precad.clients.config import FILE_KINDS, ClientConfig
 from precad.clients.errors import DataError, OwnRecordsError
-from precad.clients.records.holdout import is_kept_aside
+from precad.clients.records.holdout import content_order, is_kept_aside
 from precad.clients.records.own.described import CLIENT, TEST, OwnRecords
 from precad.clients.records.own.found import Found
 from precad.clients.records.own.reading import app_of, names_client, read, read_given, require_alike
@@ -147,6 +147,10 @@ class OwnSource(DataSource):
 
     def parts(self, split: Split, n_clients: int) -> Parts:
         """Return the indices of each client's records in the training half. Raises ArgumentError."""
+        if self._is_given_anew:
+            order = content_order(split.train)
+            dealt = DataSource.parts(self, replace(split, train=split.train.take(order)), n_clients)
+            return tuple(order[part] for part in dealt)
         if self.is_dealt or split.users is None:
             return DataSource.parts(self, split, n_clients)
         owners: NDArray[np.int64] = split.users
@@ -158,7 +162,17 @@ class OwnSource(DataSource):
 
     def held_out_of(self, split: Split, clients: Sequence[str], wanted: Sequence[str]) -> dict[str, Records]:
         """Return the records that the `wanted` among all `clients` hold out, of whom only `self.clients` are read."""
+        if self._is_given_anew and split.held_out is not None:
+            split = replace(split, held_out=split.held_out.take(content_order(split.held_out)))
         return DataSource.held_out_of(self, split, clients if self.is_dealt else self.clients, wanted)
+
+    @property
+    def _is_given_anew(self) -> bool:
+        """Tell whether code gives what is dealt, in each client's process again, perhaps in another order.
+
+        Dealt by place, a record would then be two clients', and move two updates.
+        """
+        return self.is_dealt and self.described.kind not in FILE_KINDS
 
 
 def classes_of(found: Sequence[Found]) -> tuple[int, str]:

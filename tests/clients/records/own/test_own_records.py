@@ -16,6 +16,7 @@ from numpy.testing import assert_array_equal
 from PIL import Image, ImageOps
 from torch.utils.data import TensorDataset
 
+from precad.clients.config import PartitionName
 from precad.clients.errors import DataError, ExtensionError, MissingDataError, OwnRecordsError
 from precad.clients.records import Records
 from precad.clients.records.own import OwnRecords, OwnSource, load, read_given
@@ -99,6 +100,23 @@ def test_clients_whose_columns_are_in_another_order_are_told_so(tmp_path: Path) 
         ("y", "x"),
         (),
     )
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet", "shards"])
+def test_code_that_shuffles_gives_no_record_to_two_clients(partition: PartitionName, tmp_path: Path) -> None:
+    """Each client's process runs it again. Dealt by place, a record of two clients would move two updates."""
+    (tmp_path / f"in_any_order_{partition}.py").write_text(
+        "import numpy as np\ndef rows():\n    at = np.random.permutation(96)\n    return at * 0.5, at % 3\n"
+    )
+    whole = described(f"in_any_order_{partition}:rows", tmp_path)
+    dealt, tested = [], []
+    for client in "abc":  # each in a process of its own
+        source = OwnSource(described=whole, clients=("a", "b", "c"), is_dealt=True, partition=partition, holdout=0.2)
+        split = source.load()
+        dealt.append(source.records_of(split, "abc", client)[client])
+        tested.append(source.held_out_of(split, "abc", client)[client])
+    everything = np.sort(np.concatenate([part.features for part in (*dealt, *tested)]).ravel())
+    assert_array_equal(everything, np.arange(96) * 0.5)
 
 
 def test_labels_may_be_numbers(tmp_path: Path) -> None:
