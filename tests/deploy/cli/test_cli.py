@@ -287,6 +287,7 @@ EXIT_CODES = {
         "servers.PeerUnreachableError",
         "servers.PeerLateError",
         "servers.LeadLostError",
+        "servers.PortLostError",
         "clients.ServerUnreachableError",
         "clients.ServerBusyError",
         "clients.TaskEndedError",
