@@ -305,9 +305,7 @@ def has_signed(authority: x509.Certificate, certificate: x509.Certificate) -> bo
     """Return whether the authority signed the certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):  # ValueError: other names; TypeError: a key of another kind
-        return False
-    except UnsupportedAlgorithm:  # a key of a kind that the library does not know
+    except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature):  # other names, a key of another kind
         return False
     return True
 

@@ -151,9 +151,9 @@ def require_ledger_of(task_id: str, state_dir: Path) -> None:
 
     A new one would say that nothing was spent. task_id: empty where none was begun.
     """
-    path = ledger_path(state_dir)
     if not task_id:
         return
+    path = ledger_path(state_dir)
     with raised_as(SetupError, OSError, f"state_dir: expected a ledger to read, found {path}"):
         is_there = path.exists() and _has_first_line(path)
     if not is_there:

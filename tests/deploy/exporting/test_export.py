@@ -341,6 +341,13 @@ def test_in_mode_proved_a_statement_has_that_modes_bound(finished: Path, tmp_pat
     assert -64 + excess <= said.poisoning.log2_probability <= -64 + excess + 1e-6
 
 
+def stated_and_chained(state_dir: Path, task: Task) -> tuple[bytes, str]:
+    """Return what both servers state of a task that is over, and the ledger's chain value that A signs beside it."""
+    found = read_finished(state_dir, task, Role.AGGREGATOR_A)
+    statement, signer = statement_of(found, ["weight"], "why").canonical(), Identity(Role.AGGREGATOR_A, "aggregator-a")
+    return statement, endorsement_of(found, signer, statement, {}, today=dt.date(2026, 11, 30)).ledger_chain
+
+
 @pytest.mark.parametrize("hides", [True, False])
 def test_an_export_of_hidden_draws_is_the_same_whoever_was_drawn(finished: Path, tmp_path: Path, hides: bool) -> None:
     """Neither the statement nor what a server signs beside it tells of draws. Both tell of visible ones."""
@@ -350,10 +357,9 @@ def test_an_export_of_hidden_draws_is_the_same_whoever_was_drawn(finished: Path,
     stated, chains = list[bytes](), list[str]()
     for name, rounds in (("some", ROUNDS), ("nobody", nobody)):
         write_state(tmp_path / name, task, rounds=rounds)
-        found = read_finished(tmp_path / name, task, Role.AGGREGATOR_A)
-        stated.append(statement_of(found, ["weight"], "why").canonical())
-        signer = Identity(Role.AGGREGATOR_A, "aggregator-a")
-        chains.append(endorsement_of(found, signer, stated[-1], {}, today=dt.date(2026, 11, 30)).ledger_chain)
+        statement, chain = stated_and_chained(tmp_path / name, task)
+        stated.append(statement)
+        chains.append(chain)
     assert (stated[0] == stated[1]) is hides
     assert (chains == ["", ""]) is hides
     rows = [row for row in parse_statement(stated[0], "statement").privacy if row.counts is Counted.MOST]
@@ -372,10 +378,9 @@ def test_nor_does_the_export_of_a_task_that_counts_hidden_draws(finished: Path, 
         write_state(tmp_path / f"{name}-before", before, rounds=rounds)
         earlier = earlier_tasks([(tmp_path / f"{name}-before" / "ledger.jsonl", before.most_draws)])
         write_state(tmp_path / name, task, earlier=earlier)
-        found = read_finished(tmp_path / name, task, Role.AGGREGATOR_A)
-        stated.append(statement_of(found, ["weight"], "why").canonical())
-        signer = Identity(Role.AGGREGATOR_A, "aggregator-a")
-        chains.append(endorsement_of(found, signer, stated[-1], {}, today=dt.date(2026, 11, 30)).ledger_chain)
+        statement, chain = stated_and_chained(tmp_path / name, task)
+        stated.append(statement)
+        chains.append(chain)
     assert (stated[0] == stated[1]) is hides
     assert (chains == ["", ""]) is hides
     told = {row.counts for row in parse_statement(stated[0], "statement").privacy}
