@@ -49,7 +49,8 @@ from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import Aborted, RoundState
 from precad.servers.rounds.sum_function import memory_bytes, ready_function
 from precad.servers.store.canary_noise import CanaryNoise
-from precad.servers.store.folder import load_initial_model, read_earlier, restore_records
+from precad.servers.store.counted import mark_counted
+from precad.servers.store.folder import ledger_path, load_initial_model, read_earlier, restore_records
 from precad.servers.store.state import TaskState
 from precad.servers.task.drain import Drain
 from precad.servers.task.patience import LINGER_S
@@ -178,6 +179,7 @@ class Aggregator:
         backends = None if session is None else (session.tables("task"), session.tables("tuples"))
         earlier = read_earlier(self.config, AGGREGATORS[self.party])
         state = TaskState.open(stack, self.config.state_dir, self.task, initial, backends, earlier)
+        mark_counted(earlier or (), ledger_path(self.config.state_dir))
         if self.config.keep_canary_noise:
             state.canary_noise = CanaryNoise(self.config.state_dir, self.task, AGGREGATORS[self.party].value)
             stack.callback(state.canary_noise.close)

@@ -20,6 +20,8 @@ from precad.dp.ledgers.earlier import event_of_header
 from precad.dp.ledgers.lines import participation, read_lines
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
+from precad.servers.errors import SetupError
+from precad.servers.store.counted import counting
 from precad.servers.store.folder import ledger_path
 
 
@@ -49,6 +51,13 @@ def _earlier(before: RunFolder, letter: str, task: Task) -> dict[str, Any]:
     state_dir, most = before.state_dir(letter), task_cost(task).most_of_a_client
     require_own_task(state_dir, task, before.config, where="--after")
     path = ledger_path(state_dir)
+    with refusing(SetupError, f"--after {before.root}"):
+        later = counting(state_dir)
+    if later:
+        raise ConfigError(
+            f"--after: expected the run that spent last, found {before.root}, which {later[-1]} counts already: "
+            "name the run of that ledger, so that this query counts both"
+        )
     expected = f"--after: expected the run's ledger at {path}, found"
     with refusing((OSError, DpError, LookupError, TypeError, ValueError), expected):
         rounds = _rounds_of_a_client(path)

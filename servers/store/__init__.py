@@ -12,6 +12,7 @@ Modules:
     burnt_tuples  which tuples are used up, on disk before they are
     dealt_parts   which parts of which batches have left the dealer
     folder        the folder of it all
+    counted       a mark beside a ledger that a later task counts
     rehearsal     what opening it would refuse, on a copy
     copy          what PostgreSQL holds, as files for auditors
 """

@@ -9,6 +9,7 @@
     model.npy         the last model                                            the others when a crash cost one of them
     audit.json        what an attack showed, by `precad audit privacy`          `precad.servers.telemetry.audit_figures`
     canary-noise.jsonl  own noise where an audit reads it                       `precad.servers.store.canary_noise`
+    counted-by.jsonl  later ledgers that count this one                         `precad.servers.store.counted`
     uploads.spool     uploads that memory has no room for; gone with the process
 
 A server that is started again in its folder goes on with the task (`precad.servers.store.standing`). The folder and

@@ -21,11 +21,12 @@ from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.private_files import private_folder
+from precad.servers.store.counted import MARK
 from precad.servers.store.dealt_parts import DealLedger
 from precad.servers.store.folder import ledger_path, require_folder, require_started_with, require_usable
 from precad.servers.store.state import TaskState
 
-COPIED = ("ledger.jsonl", "*.sqlite", "*.sqlite-wal")
+COPIED = ("ledger.jsonl", MARK, "*.sqlite", "*.sqlite-wal")
 LINKED = "checkpoints/*"
 ATTEMPTS = 5
 """A server that works in the folder meanwhile may change a file between two copies."""

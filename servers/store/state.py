@@ -35,6 +35,7 @@ from precad.servers.private_files import private_folder
 from precad.servers.store.burnt_tuples import TupleLedger
 from precad.servers.store.canary_noise import CanaryNoise
 from precad.servers.store.checkpoints import Checkpoints
+from precad.servers.store.counted import require_uncounted
 from precad.servers.store.folder import (
     open_checkpoints,
     open_ledger,
@@ -127,6 +128,8 @@ class TaskState:
         burns = stack.enter_context(open_tuple_ledger(state_dir, at_burns))
         state = cls(task, initial, store, ledger, burns, open_checkpoints(state_dir, task), [], model)
         state.refresh()
+        if state.why_over is None:
+            require_uncounted(state_dir)
         return state
 
     def refresh(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from precad.dp.accountants.pld import Conduct, View
 from precad.dp.ledgers.earlier import earlier_tasks
+from precad.servers.store.counted import MARK
 from precad.servers.store.folder import ledger_path, open_ledger
 from tests.harness.harness import asynchronous, running, small_task, until
 from tests.harness.pki import Pki
@@ -42,6 +43,9 @@ async def test_a_servers_page_counts_earlier_tasks_before_the_first_round(pki: P
         pages = [aggregator._snapshots.take() for aggregator in deployment.aggregators]
     with open_ledger(tmp_path / "alike", TASK, earlier_tasks([(ledger_path(before[0]), 6)])) as ledger:
         expected = {view: [ledger.statement(view, conduct=c).epsilon for c in Conduct] for view in View}
+    assert [(folder / MARK).read_text() for folder in before] == [
+        f'"{ledger_path(aggregator.config.state_dir)}"\n' for aggregator in deployment.aggregators
+    ]
     for page in pages:
         found = {one.view: [one.if_discarded, one.spent] for one in page.epsilons}
         assert found == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ from precad.deploy.localhost.query import QueryRun
 from precad.deploy.localhost.watch import LiveTable
 from precad.deploy.run_files.answers import answer_of
 from precad.deploy.run_files.folder import RunFolder
+from precad.dp.ledgers.earlier import earlier_tasks
 from precad.protos.precad.v1.control_pb2 import RoundRecord
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.rounds.sum_function import require_function
-from precad.servers.store.folder import open_ledger, open_task_store
+from precad.servers.store.counted import mark_counted
+from precad.servers.store.folder import ledger_path, open_ledger, open_task_store
 from tests.harness.command_line import CliRunner, in_a_process
 from tests.harness.hospital import hospital
 from tests.protos.task.test_query_task import query_task
@@ -156,6 +159,24 @@ def test_a_query_goes_on_after_a_run_that_is_over(tmp_path: Path) -> None:
         assert server is not None
         (earlier,) = server.earlier_ledgers
         assert (earlier.path, earlier.most_rounds) == (tmp_path / "out" / letter / "ledger.jsonl", 2)
+
+
+def test_a_query_after_a_run_that_a_query_counts_already_is_refused(tmp_path: Path) -> None:
+    """Each of ten queries after one training would show its own part beside the training's, and none what all did."""
+    out, more = (RunFolder(tmp_path / name) for name in ("out", "more"))
+    asked = Question(query=MEAN, epsilon=1.0)
+    raw, first = resolve_query(read_local(folder_of(tmp_path)), asked, out)
+    for run in (out, more):
+        run.root.mkdir()
+        run.write_config(raw)
+        ended(run, first.task, rounds=1)
+    mark_counted(earlier_tasks([(ledger_path(out.state_dir("b")), 2)]), ledger_path(more.state_dir("b")))
+    expected = f"--after: expected the run that spent last, found {out.root}, which {more.root}/b/ledger.jsonl counts"
+    with pytest.raises(ConfigError, match=expected):
+        resolve_query(read_local(tmp_path / "task.toml"), replace(asked, after=out.root), RunFolder(tmp_path / "third"))
+    after_both = replace(asked, after=more.root)
+    _, deployment = resolve_query(read_local(tmp_path / "task.toml"), after_both, RunFolder(tmp_path / "third"))
+    assert deployment.aggregator.b is not None
 
 
 @pytest.mark.parametrize(
