@@ -12,6 +12,7 @@ Modules:
     loading       their records, as the configuration says
     process       several clients in a process
     one_process   keeps a client of a task to one process
+    same_deal     keeps all client processes of a local run to one deal
     config        what an operator configures
     query_consent the columns that a client answers queries about, and its limit
     app           a user's model, records, loss and metrics as one object

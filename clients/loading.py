@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,10 @@ class Loaded:
     """Whether one data set is dealt to all clients."""
     of_others: Callable[[str], Sequence[Records]]
     """The parts of all clients but this one, in the order of ids, where it is dealt."""
+    deal: Callable[[], bytes] | None
+    """Gives a digest of all clients' records, where they are of the user's own and dealt."""
+    source: str
+    """How messages call where they are from."""
 
 
 def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> Loaded:
@@ -53,6 +58,9 @@ def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> L
     def of_others(client: str) -> list[Records]:
         return list(source.records_of(split, ids, sorted(set(ids) - {client})).values())
 
+    def deal() -> bytes:
+        return _digest(source.records_of(split, ids, sorted(ids)), source.held_out_of(split, ids, sorted(ids)))
+
     nothing = dict.fromkeys(task.audit_clients, split.train.take(np.zeros(0, dtype=np.int64)))
     found, held_out = source.records_of(split, ids, mine) | nothing, source.held_out_of(split, ids, mine) | nothing
     return Loaded(
@@ -62,4 +70,17 @@ def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> L
         model=model,
         is_dealt=is_dealt,
         of_others=of_others,
+        deal=deal if isinstance(source, OwnSource) and is_dealt else None,
+        source=source.name,
     )
+
+
+def _digest(*parts: Mapping[str, Records]) -> bytes:
+    """Return the BLAKE2b digest, 32 bytes, of each client's records in these parts, whoever holds which."""
+    digest = hashlib.blake2b(digest_size=32)
+    for of_client in parts:
+        for client, records in of_client.items():
+            for values in (records.features, records.labels):
+                digest.update(f"{client!r} {values.dtype.str} {values.shape}\n".encode())
+                digest.update(np.ascontiguousarray(values).data)
+    return digest.digest()

@@ -36,6 +36,7 @@ from precad.clients.queries.answers import Answers
 from precad.clients.queries.columns import values_of
 from precad.clients.query_consent import refusal
 from precad.clients.records import Records, example_label_of, example_of
+from precad.clients.same_deal import require_same_deal
 from precad.clients.training.conduct import Conduct, Trained
 from precad.clients.training.descent import PLAIN_DESCENT, descend, mean_gradient
 from precad.clients.training.held_out import HeldOut
@@ -368,6 +369,8 @@ def _own_training(
     task: Task, config: ClientConfig, conducts: Mapping[str, Conduct], draws: RecordDraws
 ) -> tuple[Trainer, HeldOut | None]:
     loaded = load_split_of(task, config, list(conducts))
+    if loaded.deal is not None:
+        require_same_deal(config.state_dir, task.digest(), loaded.deal(), source=loaded.source)
     trainer = Trainer(
         task=task,
         records=_after_the_deal(loaded, task, conducts),
