@@ -139,18 +139,20 @@ class OwnSource(DataSource):
         return found
 
     def _halves(self, records: Records) -> tuple[Records, Records]:
-        """Return records to train on and records kept for testing. Raises OwnRecordsError."""
+        """Return records to train on and records kept for testing. Raises OwnRecordsError.
+
+        What code gives, in each client's process again and perhaps in another order, is put into one that its content
+        decides. Dealt by place, a record could be two clients', and move two updates.
+        """
         is_kept = is_kept_aside(records, self.holdout, self.holdout_seed)
         if is_kept.all():
             raise OwnRecordsError("client.holdout", "a share that leaves a record to train on", f"{self.holdout:g}")
-        return records.take(np.flatnonzero(~is_kept)), records.take(np.flatnonzero(is_kept))
+        is_given_anew = self.is_dealt and self.described.kind not in FILE_KINDS
+        order = content_order(records) if is_given_anew else np.arange(len(records))
+        return records.take(order[~is_kept[order]]), records.take(order[is_kept[order]])
 
     def parts(self, split: Split, n_clients: int) -> Parts:
         """Return the indices of each client's records in the training half. Raises ArgumentError."""
-        if self._is_given_anew:
-            order = content_order(split.train)
-            dealt = DataSource.parts(self, replace(split, train=split.train.take(order)), n_clients)
-            return tuple(order[part] for part in dealt)
         if self.is_dealt or split.users is None:
             return DataSource.parts(self, split, n_clients)
         owners: NDArray[np.int64] = split.users
@@ -162,17 +164,7 @@ class OwnSource(DataSource):
 
     def held_out_of(self, split: Split, clients: Sequence[str], wanted: Sequence[str]) -> dict[str, Records]:
         """Return the records that the `wanted` among all `clients` hold out, of whom only `self.clients` are read."""
-        if self._is_given_anew and split.held_out is not None:
-            split = replace(split, held_out=split.held_out.take(content_order(split.held_out)))
         return DataSource.held_out_of(self, split, clients if self.is_dealt else self.clients, wanted)
-
-    @property
-    def _is_given_anew(self) -> bool:
-        """Tell whether code gives what is dealt, in each client's process again, perhaps in another order.
-
-        Dealt by place, a record would then be two clients', and move two updates.
-        """
-        return self.is_dealt and self.described.kind not in FILE_KINDS
 
 
 def classes_of(found: Sequence[Found]) -> tuple[int, str]:
