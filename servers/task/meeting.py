@@ -248,10 +248,12 @@ def _swap_sum(channel: Channel, noisy_sum: RingArray, *, is_proved: bool = False
 
 
 def charge_bytes(task: Task, n_rounds: int) -> int:
-    """Return how long the other server's charges may be where this one has begun n_rounds: all of them, with every
-    client."""
+    """Return how long the other server's charges may be where this one has begun n_rounds.
+
+    They are of lost rounds, as many as there can be, with every client.
+    """
     longest = json.dumps({str(MAX_ROUND): list(task.clients)})
-    return (n_rounds + SPARE_ROUNDS) * len(longest)
+    return (min(n_rounds, task.most_lost_rounds) + SPARE_ROUNDS) * len(longest)
 
 
 def _charges(message: bytes, task: Task, next_round: int) -> dict[int, tuple[str, ...]]:

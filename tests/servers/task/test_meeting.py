@@ -65,16 +65,20 @@ def test_charges_that_no_server_makes_are_refused(answer: bytes) -> None:
         level_with(answer)
 
 
-def test_as_many_charges_as_there_were_rounds_have_room() -> None:
-    """Make room for all numbers below the largest, with every client, and as many more as a server may lack."""
-    n_rounds = 7
-    room = charge_bytes(TASK, n_rounds)
-    charges = {MAX_ROUND - i: tuple(TASK.clients) for i in range(n_rounds + SPARE_ROUNDS)}
+@pytest.mark.parametrize(("n_rounds", "n_told"), [(7, 7), (300, 9), (10**9, 9)])
+def test_as_many_charges_as_there_were_lost_rounds_have_room(n_rounds: int, n_told: int) -> None:
+    """Make room for numbers below the largest, with every client, and as many more as a server may lack.
+
+    Whatever number of rounds was committed: charges of those are not told.
+    """
+    task = small_task(("alice", "bob"), rounds=300, lost_rounds=9)
+    room = charge_bytes(task, n_rounds)
+    charges = {MAX_ROUND - i: tuple(task.clients) for i in range(n_told + SPARE_ROUNDS)}
     assert len(json.dumps(charges)) <= room
-    assert len(json.dumps({**charges, 0: tuple(TASK.clients)})) > room
+    assert len(json.dumps({**charges, 0: tuple(task.clients)})) > room
 
 
-def test_charges_longer_than_all_rounds_need_are_refused() -> None:
+def test_charges_longer_than_lost_rounds_need_are_refused() -> None:
     """Whatever number of rounds the hello named."""
     answer = b"{" + b" " * charge_bytes(TASK, NEXT_ROUND) + b"}"
     with pytest.raises(
