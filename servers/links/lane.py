@@ -275,10 +275,7 @@ class _Incoming:
                 raise MalformedMessageError(f"label: expected at most {MAX_LABEL_BYTES} bytes, found {self._n_label}")
             self._buffer = bytearray(self._n_label)
         elif self._part == 1:
-            try:
-                self.label = self._buffer.decode()
-            except UnicodeDecodeError:
-                raise MalformedMessageError("a step's label is not text") from None
+            self.label = _text_of(self._buffer)
             if self._n_payload > self.at_most and self.label != self._due:
                 raise PeerMismatchError("protocol step", ours=self._due, peers=self.label)
             require_at_most(self._due, self._n_payload, self.at_most)
@@ -286,6 +283,14 @@ class _Incoming:
         self._part += 1
         self.is_complete = self._part == 3
         self.wanted = memoryview(self._buffer if not self.is_complete else b"")
+
+
+def _text_of(label: bytearray) -> str:
+    """Return a step's label, which our errors name. Raises MalformedMessageError unless it is one line of text."""
+    with suppress(UnicodeDecodeError):
+        if (text := label.decode()).isprintable():
+            return text
+    raise MalformedMessageError("a step's label is not text")
 
 
 def lane_context(party: Party, tls: TlsFiles, pinned: Path) -> TlsContext:

@@ -25,6 +25,7 @@ from precad.mpc.prg import SEED_BYTES, RandomBytes, Seed
 from precad.mpc.proved import opening as proved_opening
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
+from precad.protos.messages.spoken import shown
 from precad.protos.precad.v1 import common_pb2
 from precad.protos.task.task import Task
 from precad.protos.task.task_fields import differences
@@ -157,7 +158,8 @@ def compare(party: Party, task: Task, ours: common_pb2.Hello, theirs: common_pb2
     """Return how both go on. Raises PeerMismatchError when version, parameters or states do not belong together, and
     MalformedMessageError when theirs is the state of no server."""
     if theirs.protocol_version != ours.protocol_version:
-        raise PeerMismatchError("protocol_version", ours=ours.protocol_version, peers=theirs.protocol_version[:40])
+        said = shown(theirs.protocol_version, 40)
+        raise PeerMismatchError("protocol_version", ours=ours.protocol_version, peers=said)
     if theirs.config_digest != ours.config_digest:
         found = differences(task, theirs.task_fields)
         if not found:

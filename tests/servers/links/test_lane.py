@@ -143,6 +143,7 @@ async def test_another_label_is_a_mismatch_at_both_ends(pki: Pki) -> None:
     [
         (HEADER.pack(1 << 11, 0), None, MalformedMessageError, "label: expected at most 1024 bytes, found 2048"),
         (HEADER.pack(2, 0) + b"\xff\xfe", None, MalformedMessageError, "not text"),
+        (HEADER.pack(4, 0) + b"a\nb\x1b", None, MalformedMessageError, "not text"),
         (HEADER.pack(4, 3) + b"step", None, MalformedMessageError, "'step': expected at most 2 bytes, found 3"),
         (HEADER.pack(4, 3) + b"step", 0, MalformedMessageError, "'step': expected at most 0 bytes, found 3"),
         (

@@ -132,6 +132,7 @@ def test_a_server_that_is_a_number_further_is_gone_on_with(next_round: int) -> N
             {"protocol_version": "precad/v0"},
             "^protocol_version differs between the servers: ours precad/v1.1, peer's precad/v0$",
         ),
+        ({"protocol_version": "a\n" + "b" * 99}, f"^protocol_version differs .*, peer's a[?]{'b' * 38}$"),
         (
             {"config_digest": bytes(32)},
             "^config_digest differs between the servers: ours [0-9a-f]{16}, peer's 0000000000000000$",
