@@ -230,6 +230,8 @@ def dealt_from_parts(key: bytes, parts: dict[str, bytes]) -> Dealt:
 
     Raises MalformedMessageError.
     """
+    if len(key) != SEED_BYTES:
+        raise MalformedMessageError(f"key of the dealer's batch: expected {SEED_BYTES} bytes, found {len(key)}")
     digests = parts["peer_seed_digests"]
     words = {name: ring.from_bytes(parts[name], n_words=len(parts[name]) // WORD_BYTES) for name in DEALT_PARTS[:-1]}
     if words["equality"].size % (3 * FIELD_WORDS):

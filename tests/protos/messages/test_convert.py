@@ -254,26 +254,25 @@ def parts_of(messages: list[dealer_pb2.DealReply]) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("key_bytes", "lengths", "error"),
+    ("key_bytes", "lengths"),
     [
-        (15, (0, 0, 0, 0, 0), ParameterError),
-        (17, (0, 0, 0, 0, 0), ParameterError),
-        (16, (7, 0, 0, 0, 0), MalformedMessageError),
-        (16, (8, 32, 0, 0, 0), MalformedMessageError),
-        (16, (8, 40, 0, 0, 0), MalformedMessageError),
-        (16, (8, 49, 0, 0, 0), MalformedMessageError),
-        (16, (8, 48, 4, 0, 0), MalformedMessageError),
-        (16, (8, 48, 0, 9, 0), MalformedMessageError),
-        (16, (8, 48, 0, 0, 9), MalformedMessageError),
+        (15, (0, 0, 0, 0, 0)),
+        (17, (0, 0, 0, 0, 0)),
+        (16, (7, 0, 0, 0, 0)),
+        (16, (8, 32, 0, 0, 0)),
+        (16, (8, 40, 0, 0, 0)),
+        (16, (8, 49, 0, 0, 0)),
+        (16, (8, 48, 4, 0, 0)),
+        (16, (8, 48, 0, 9, 0)),
+        (16, (8, 48, 0, 0, 9)),
     ],
 )
-def test_a_dealt_part_of_other_lengths_is_refused(
-    key_bytes: int, lengths: tuple[int, int, int, int, int], error: type[Exception]
-) -> None:
+def test_a_dealt_part_of_other_lengths_is_refused(key_bytes: int, lengths: tuple[int, int, int, int, int]) -> None:
+    """Not as a fault of the configuration, which would be for this server's operator to mend."""
     names = ("squared_masks", "equality", "products", "trims", "layer_squares")
     parts = dict(zip(names, map(bytes, lengths), strict=True))
     parts |= {"pairs": b"", "peer_seed_digests": b""}
-    with pytest.raises(error):
+    with pytest.raises(MalformedMessageError):
         convert.dealt_from_parts(bytes(key_bytes), parts)
 
 
