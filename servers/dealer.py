@@ -43,7 +43,7 @@ from precad.servers.operations.snapshot import of_dealer
 from precad.servers.private_files import private_folder
 from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS, Randomness
 from precad.servers.store.dealt_parts import DealLedger
-from precad.servers.store.standing import MAX_ROUND
+from precad.servers.store.standing import MAX_ROUND, require_task_id
 from precad.servers.task.drain import Drain
 from precad.servers.telemetry import logs
 from precad.servers.telemetry.events import Telemetry
@@ -283,7 +283,8 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
     def _join(self, party: Party, hello: common_pb2.Hello) -> asyncio.Event:
         """A stream begins; the event that ends it. A newer one takes the place of an older, which was lost."""
         check_hello(hello, self._task)
-        if not hello.task or (self.telemetry.task_id and hello.task != self.telemetry.task_id):
+        require_task_id(hello.task, self._task.name)
+        if self.telemetry.task_id not in ("", hello.task):
             raise PeerMismatchError("task", ours=self.telemetry.task_id, peers=hello.task)
         self.telemetry.task_id = hello.task
         if (older := self._streams.get(party)) is not None:

@@ -9,13 +9,16 @@ server lost its state, or was given back an old one. Then it is for the operator
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from precad.mpc.errors import PeerMismatchError
+from precad.mpc.errors import MalformedMessageError, PeerMismatchError
 from precad.mpc.sharing import Party
 
 MAX_ROUND = 1 << 32
 """No round has a larger number: at one a second, they last for more than a century."""
+TASK_ID_DIGITS = 16
+"""Hexadecimal ones, behind the task's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,14 @@ class Agreement:
     next_round: int
     behind: Party | None
     """The server that lacks the other's last committed round, if one does."""
+
+
+def require_task_id(found: str, name: str) -> None:
+    """Raise MalformedMessageError for an identifier that no two servers give to a task of this name."""
+    if re.fullmatch(rf"{re.escape(name)}-[0-9a-f]{{{TASK_ID_DIGITS}}}", found) is None:
+        raise MalformedMessageError(
+            f"task: expected {name}-, then {TASK_ID_DIGITS} hexadecimal digits, found {found[:80]!r}"
+        )
 
 
 def agree(party: Party, ours: Standing, theirs: Standing, *, fresh_task_id: str) -> Agreement:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import secrets
 from collections import deque
 from contextlib import AsyncExitStack
@@ -41,12 +40,10 @@ from precad.servers.links.lane_listener import LaneListener
 from precad.servers.links.lane_opening import open_lane
 from precad.servers.links.peer import PeerLink, dial_peer
 from precad.servers.links.step_limits import StepLimits
-from precad.servers.store.standing import MAX_ROUND, Agreement, Standing, agree
+from precad.servers.store.standing import MAX_ROUND, TASK_ID_DIGITS, Agreement, Standing, agree, require_task_id
 from precad.servers.store.state import TaskState
 from precad.servers.supervision import to_the_end
 
-TASK_ID_DIGITS = 16
-"""Hexadecimal ones, behind the task's name."""
 LANE_TIMEOUT_S = 2.0 * CONNECT_TIMEOUT_S
 """How long B waits for the lane of a link that stands. An A that died in between is back on another link, not on it."""
 
@@ -175,10 +172,8 @@ def compare(party: Party, task: Task, ours: common_pb2.Hello, theirs: common_pb2
 
 def _require_possible(hello: common_pb2.Hello, task: Task) -> None:
     """Refuse a hello that no server of this task can say of itself. Raises MalformedMessageError."""
-    if hello.task and re.fullmatch(rf"{re.escape(task.name)}-[0-9a-f]{{{TASK_ID_DIGITS}}}", hello.task) is None:
-        raise MalformedMessageError(
-            f"task: expected {task.name}-, then {TASK_ID_DIGITS} hexadecimal digits, found {hello.task[:80]!r}"
-        )
+    if hello.task:
+        require_task_id(hello.task, task.name)
     n_most = min(task.rounds, hello.next_round)
     # fewer than most_lost_rounds, a round with those drawn ahead of it, and a release that it lacks
     n_lost = task.most_lost_rounds + task.draws_ahead + 1

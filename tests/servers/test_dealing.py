@@ -55,7 +55,7 @@ from tests.harness.harness import AGGREGATORS, Pki, asynchronous, free_addresses
 from tests.harness.refusals import LOST_STATUS, refusal
 
 TASK = small_task()
-TASK_ID = "small-1"
+TASK_ID, OTHER_ID = "small-0000000000000001", "small-0000000000000002"
 HELLO = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=TASK.digest(), task=TASK_ID)
 FINISHED = common_pb2.Goodbye(finished=True, reason="done")
 STATUS = grpc.StatusCode
@@ -468,7 +468,9 @@ MALFORMED: dict[str, tuple[tuple[dealer_pb2.DealRequest, ...], grpc.StatusCode, 
     "an empty request": ((hello(), dealer_pb2.DealRequest()), STATUS.INVALID_ARGUMENT, "expected a batch request"),
     "version": ((hello(protocol_version="precad/v0"),), STATUS.FAILED_PRECONDITION, "protocol_version: expected"),
     "digest": ((hello(config_digest=bytes(32)),), STATUS.FAILED_PRECONDITION, "config_digest: expected"),
-    "no task": ((hello(task=""),), STATUS.FAILED_PRECONDITION, "task differs"),
+    "no task": ((hello(task=""),), STATUS.INVALID_ARGUMENT, "task: expected small-, then 16 hexadecimal digits"),
+    "another's task": ((hello(task="large-0000000000000001"),), STATUS.INVALID_ARGUMENT, "task: expected small-"),
+    "a long task": ((hello(task="x" * 100_000),), STATUS.INVALID_ARGUMENT, "task: expected small-"),
     "dim": ((hello(), batch(dim=TASK.dim + 1)), STATUS.FAILED_PRECONDITION, "dim differs"),
     "trims": ((hello(), batch(trims=True)), STATUS.FAILED_PRECONDITION, "trims differs"),
     "ring products": (
@@ -590,7 +592,7 @@ async def test_strangers_get_nothing_and_change_nothing(pki: Pki, second_a: TlsF
         assert code is STATUS.PERMISSION_DENIED
         assert "expected the pinned one" in text
         async with desk.source(0) as a, desk.source(1) as b:
-            code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_A), hello(task="small-2"), batch())
+            code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_A), hello(task=OTHER_ID), batch())
             assert code is STATUS.FAILED_PRECONDITION
             assert_fit_together(*await asyncio.gather(a.batch(shape_of()), b.batch(shape_of())))
 
@@ -609,9 +611,9 @@ async def test_a_newer_stream_of_a_server_takes_the_place_of_the_older(pki: Pki)
 @asynchronous
 async def test_the_second_server_must_be_in_the_same_task(pki: Pki) -> None:
     async with dealing(pki) as desk, desk.source(0):
-        code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_B), hello(task="small-2"))
+        code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_B), hello(task=OTHER_ID))
         assert code is STATUS.FAILED_PRECONDITION
-        assert "ours small-1, peer's small-2" in text
+        assert f"ours {TASK_ID}, peer's {OTHER_ID}" in text
 
 
 # A server's end

@@ -40,7 +40,7 @@ from precad.servers.telemetry.events import Telemetry
 from tests.harness.harness import AGGREGATORS, Pki, asynchronous, free_addresses, small_task, until
 
 TASK = small_task()
-HELLO = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=TASK.digest(), task="small-1")
+HELLO = common_pb2.Hello(protocol_version=PROTOCOL_VERSION, config_digest=TASK.digest(), task="small-0000000000000001")
 JUNK = b"\xff\xff\xff"
 PEER = peer_pb2.DESCRIPTOR.services_by_name["Peer"]
 CONTROL = control_pb2.DESCRIPTOR.services_by_name["Control"]
