@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 
 from precad.mpc.errors import MalformedMessageError, PeerMismatchError
+from precad.mpc.norm_bound import DEFAULT_ROWS
 from precad.mpc.prg import RandomBytes
 from precad.mpc.sharing import Party
 from precad.mpc.tuples.dealt import deal
@@ -51,7 +52,9 @@ from precad.servers.telemetry.status import Status
 
 log = structlog.get_logger(__name__)
 
-MAX_CLIENTS, MAX_PRODUCTS, MAX_TRIM_WORDS = 1_000_000, 1 << 30, 1 << 30
+MAX_PRODUCTS, MAX_TRIM_WORDS = 1 << 30, 1 << 30
+PRODUCTS_OF_A_WORD = 16
+"""Words of products of a compared word, at most: either gate uses 9, with the bits that are made additive."""
 LEDGER_NAME = "dealt.sqlite"
 MAX_WAITING = 64
 """Batches that one server has and the other has not asked for yet."""
@@ -303,20 +306,18 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         of_round = self._task.evaluation_round
         if request.batch.dim not in (self._task.dim, self._task.dim if of_round is None else of_round.dim):
             raise PeerMismatchError("dim", ours=self._task.dim, peers=request.batch.dim)
-        if request.batch.n_clients > MAX_CLIENTS:
-            raise MalformedMessageError(
-                f"clients of a batch: expected at most {MAX_CLIENTS}, found {request.batch.n_clients}"
-            )
+        if request.batch.n_clients > (most := len(self._task.clients)):  # a deal takes time for each of them
+            raise MalformedMessageError(f"clients of a batch: expected at most {most}, found {request.batch.n_clients}")
         if request.batch.round > MAX_ROUND:
             raise MalformedMessageError(f"round of a batch: expected at most {MAX_ROUND}, found {request.batch.round}")
         self._require_tuples_of_a_round(request.batch)
         shape = convert.batch_shape(self.telemetry.task_id, request.batch)
         if shape.has_ring_products and self._task.sum_function is None:
             raise PeerMismatchError("blocks", ours="none of kind PRODUCT or SQUARE", peers="such a block")
-        if shape.n_products > MAX_PRODUCTS:
-            raise MalformedMessageError(
-                f"products of a batch: expected at most {MAX_PRODUCTS}, found {shape.n_products}"
-            )
+        if shape.n_products > (
+            most := max(most_products(one, len(shape.clients)) for one in self._rounds_of(shape.dim))
+        ):
+            raise MalformedMessageError(f"products of a batch: expected at most {most}, found {shape.n_products}")
         if shape.n_trim_words > MAX_TRIM_WORDS:
             raise MalformedMessageError(
                 f"trim words of a batch: expected at most {MAX_TRIM_WORDS}, found {shape.n_trim_words}"
@@ -381,6 +382,21 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             self.telemetry.entered("waiting for the aggregators")
         self._changed.set()
         self._on_departure()
+
+
+def most_products(task: Task, n_clients: int) -> int:
+    """Bound the words of products that a round of so many clients has a use for; with a function of the sum, roughly.
+
+    A deal takes memory and time for each of them, and one server alone has asked for it.
+    """
+    if task.sum_function is not None:
+        return MAX_PRODUCTS  # only the servers know the function
+    n_words = n_clients * (DEFAULT_ROWS + 1 + len(task.layer_sizes) + len(task.half_spaces))
+    if task.rules.keeps_some:
+        n_words += n_clients * (n_clients + 4)  # pairs, then thresholds and ranks
+    if task.rules.selects:
+        n_words += n_clients**3  # two distances from each
+    return min(MAX_PRODUCTS, PRODUCTS_OF_A_WORD * n_words)
 
 
 def _told_apart(ours: list[int], theirs: list[int]) -> tuple[str, str]:

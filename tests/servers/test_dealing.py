@@ -24,6 +24,7 @@ import pytest
 from precad.deploy.authority.pki import issue
 from precad.mpc import ring
 from precad.mpc.errors import MalformedMessageError
+from precad.mpc.gate_names import make_gate
 from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.burning import MemoryBurns
@@ -45,10 +46,11 @@ from precad.protos.tls.files import PinFile, TlsFiles
 from precad.protos.tls.identity import Identity, Role
 from precad.protos.tls.transport import bind_server, dial
 from precad.servers import dealer as dealer_module
-from precad.servers.dealer import Dealer, DealerServicer
+from precad.servers.dealer import PRODUCTS_OF_A_WORD, Dealer, DealerServicer, most_products
 from precad.servers.errors import PeerUnreachableError, TaskRefusedError
 from precad.servers.links.dealer import TupleSource
 from precad.servers.links.step_limits import NO_LIMITS, StepLimits
+from precad.servers.rounds.dealt_blocks import blocks_of
 from precad.servers.store.dealt_parts import DealLedger
 from precad.servers.telemetry.events import Telemetry
 from tests.harness.harness import AGGREGATORS, Pki, asynchronous, free_addresses, small_task, until
@@ -243,7 +245,7 @@ def assert_carry_block(block: CarryBlock, a: CarryShares, b: CarryShares) -> Non
     "shape",
     [
         shape_of(),
-        shape_of(clients=()),
+        shape_of(clients=(), blocks=(AndBlock(0),)),
         shape_of(blocks=()),
         shape_of(blocks=(AndBlock(300_000),)),
         shape_of(blocks=(CarryBlock(128, 5, 6), CarryBlock(2, 6, 9), BitBlock(128), BitBlock(2), AndBlock(150))),
@@ -259,7 +261,9 @@ def assert_carry_block(block: CarryBlock, a: CarryShares, b: CarryShares) -> Non
     ],
 )
 @asynchronous
-async def test_both_parts_of_a_batch_fit_together(pki: Pki, shape: BatchShape) -> None:
+async def test_both_parts_of_a_batch_fit_together(pki: Pki, shape: BatchShape, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deal two clients as much as many need."""
+    monkeypatch.setattr(dealer_module, "PRODUCTS_OF_A_WORD", 1 << 14)
     async with dealing(pki) as desk, desk.source(0) as a, desk.source(1) as b:
         parts = await asyncio.gather(a.batch(shape), b.batch(shape))
         assert [part.party for part in parts] == [0, 1]
@@ -282,7 +286,7 @@ async def test_batches_of_different_rounds_are_independent_and_may_come_late(pki
 @asynchronous
 async def test_batches_that_are_asked_for_together_come_in_order(pki: Pki) -> None:
     async with dealing(pki) as desk, desk.source(0) as a, desk.source(1) as b:
-        shapes = [shape_of(t, clients=tuple(f"c{i}" for i in range(t))) for t in range(4)]
+        shapes = [shape_of(t, tuple(f"c{i}" for i in range(t)), blocks=(AndBlock(65 * t),)) for t in range(4)]
         parts_a, parts_b = await asyncio.gather(
             asyncio.gather(*map(a.batch, shapes)), asyncio.gather(*map(b.batch, shapes))
         )
@@ -492,12 +496,17 @@ MALFORMED: dict[str, tuple[tuple[dealer_pb2.DealRequest, ...], grpc.StatusCode, 
         "block_bits, n_blocks: expected",
     ),
     "too much": ((hello(), batch(blocks=blocks(1 << 40))), STATUS.INVALID_ARGUMENT, "at most"),
+    "one too much": (
+        (hello(), batch(blocks=blocks(PRODUCTS_OF_A_WORD * 2 * 65 + 1))),
+        STATUS.INVALID_ARGUMENT,
+        "products of a batch: expected at most 2080, found 2081",
+    ),
     "too many bits": ((hello(), batch(blocks=carry_blocks(1 << 34, 8, 12))), STATUS.INVALID_ARGUMENT, "at most"),
     "too much in all": ((hello(), batch(blocks=blocks(1 << 29, 1 << 29, 1))), STATUS.INVALID_ARGUMENT, "at most"),
     "too many clients": (
-        (hello(), batch(n_clients=1_000_001)),
+        (hello(), batch(n_clients=len(TASK.clients) + 1)),
         STATUS.INVALID_ARGUMENT,
-        "clients of a batch: expected at most 1000000",
+        "clients of a batch: expected at most 3, found 4",
     ),
 }
 
@@ -512,12 +521,25 @@ async def test_a_stream_that_no_server_makes_is_refused(pki: Pki, case: str) -> 
         assert text in found[1]
 
 
-@asynchronous
-async def test_too_many_clients_are_refused(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dealer_module, "MAX_CLIENTS", 1)
-    async with dealing(pki) as desk:
-        code, _ = await desk.refusal(pki.tls(Role.AGGREGATOR_A), hello(), batch())
-        assert code is STATUS.INVALID_ARGUMENT
+@pytest.mark.parametrize("n_clients", [0, 1, 2, 3, 17, 128])
+@pytest.mark.parametrize("gate", ["native", "crypten"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"layer_sizes": [20, 4], "layer_clips": [1.0, 0.5]},
+        {"algorithm": "tsgd-ptr", "record_rate": 1.0},
+        {"algorithm": "tsgd-gaussian", "record_rate": 1.0},
+        {"algorithm": "krum", "noise_multiplier": 0.0, "krum_attackers": 1},
+    ],
+    ids=["plain", "layers", "ptr", "trimmed", "krum"],
+)
+def test_no_round_needs_more_products_than_are_dealt(fields: dict[str, Any], gate: str, n_clients: int) -> None:
+    """Bound what a round needs from above, by ten times as much at most."""
+    clients = [f"client-{i}" for i in range(128)]
+    task = small_task(clients, gate=gate, client_rate=0.25, **fields)
+    needed = sum(block.n_products for block in blocks_of(task, make_gate(gate), n_clients))
+    assert needed <= most_products(task, n_clients) <= max(1, 10 * needed)
 
 
 @pytest.mark.flaky(reason=LOST_STATUS)
@@ -565,7 +587,8 @@ async def test_squares_are_dealt_of_the_layers_that_the_task_bounds_alone(pki: P
 @asynchronous
 async def test_words_of_pairs_are_dealt_to_a_task_of_krum_alone(pki: Pki) -> None:
     """With trim tuples, and to no more clients than distances are compared for."""
-    task = small_task(algorithm="krum", noise_multiplier=0.0, krum_attackers=0)
+    clients = [f"client-{i}" for i in range(129)]
+    task = small_task(clients, algorithm="krum", noise_multiplier=0.0, krum_attackers=0, client_rate=0.25)
     greeting, role = hello(config_digest=task.digest()), pki.tls(Role.AGGREGATOR_A)
     async with dealing(pki, task=task) as desk:
         for trims, pairs in ((False, True), (True, False)):
