@@ -429,9 +429,10 @@ def round_event(
     sigma = effective_noise_multiplier(noise_multiplier, record_clip, dim, frac_bits)
     if View(view) is View.ONE_SERVER:
         return SampledGaussian(record_sampling_rate, sigma, group_size)
-    std = math.ldexp(noise_multiplier * record_clip, frac_bits)
-    if std < 8:
+    std = noise_multiplier * record_clip  # in reals: on the grid it may be more than a float holds
+    if std < math.ldexp(8.0, -frac_bits):
         raise ValueError(
-            f"noise_multiplier * record_clip * 2^frac_bits: expected at least 8 against clients, found {std}"
+            "noise_multiplier * record_clip * 2^frac_bits: expected at least 8 against clients, found "
+            f"{math.ldexp(std, frac_bits)}"
         )
     return SampledGaussian(record_sampling_rate, math.sqrt(2) * sigma, group_size)

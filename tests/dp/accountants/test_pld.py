@@ -374,6 +374,12 @@ def test_clients_only_needs_noise_wider_than_the_grid():
         round_event(View.CLIENTS_ONLY, **setting)
 
 
+def test_noise_that_is_beyond_a_float_on_the_grid_is_wide_enough():
+    """The search for a target's noise meets such noise before anything says that the clip is too large."""
+    setting = {"record_sampling_rate": 0.05, "noise_multiplier": 1.0, "record_clip": 1e308, "dim": 1, "frac_bits": 16}
+    assert round_event(View.CLIENTS_ONLY, **setting).noise_multiplier == math.sqrt(2)
+
+
 @pytest.mark.parametrize("std", [1, 1.5, 2, 2.5])
 def test_two_rounded_draws_are_a_rounded_gaussian_but_for_a_vanishing_term(std):
     """round(s Z1) + round(s Z2) against round(s Z1 + s Z2 + V), V uniform on [-1/2, 1/2]: distance below e^{-(pi s)^2}.
