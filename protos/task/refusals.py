@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 
 from precad.protos.task.algorithms import OF_AN_ALGORITHM, QUANTILE_FIELDS, AlgorithmRules
@@ -70,6 +71,15 @@ def refuse_clip(client_clip: float, update_bound: float) -> None:
         raise ValueError(
             f"client_clip: expected more than {client_clip - update_bound:.6g}, which leaves room for a client's own "
             f"noise, which is summed as it is, found {client_clip}"
+        )
+
+
+def refuse_step(learning_rate: float, divisor: float) -> None:
+    """Refuse a W that float64 rounds to zero, or a step over W that it does not hold. Raises ValueError."""
+    if not (divisor > 0 and math.isfinite(learning_rate / divisor)):
+        raise ValueError(
+            "learning_rate: expected a finite number once it is divided by W, what a round expects of clients and "
+            f"their records, {divisor:.6g}, found {learning_rate:.6g}"
         )
 
 

@@ -119,6 +119,7 @@ class Task(DerivedFigures):
         refuse_bins(self, given)
         _ = self.evaluation_round
         refuse_turns(self, given)
+        refusals.refuse_step(self.learning_rate, self.divisor)
         if (rule := self.quantile_rule) is None:
             refusals.refuse_quantile_fields(self.update_clipping, given)
         else:

@@ -424,6 +424,20 @@ def test_the_divisor_is_the_expected_number_of_records() -> None:
     assert small_task(client_rate=0.5, record_rate=0.25).divisor == 0.5 * 0.25 * (10 + 11 + 12)
 
 
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"client_rate": 0.25, "record_rate": 5e-324}, "0, found 0.3"),
+        ({"record_rate": 1e-300, "learning_rate": 1e30}, "3.3e-299, found 1e\\+30"),
+    ],
+    ids=["of nothing", "of next to nothing"],
+)
+def test_a_divisor_that_no_step_survives_is_refused(changes: dict[str, float], found: str) -> None:
+    """Servers divide by it after they charged the round and opened its sum."""
+    with pytest.raises(ValidationError, match=f"learning_rate: expected a finite number once .* {found}"):
+        small_task(**changes)
+
+
 @pytest.mark.parametrize("name", ["operator", "dealer", "aggregator-a", "client"])
 def test_a_client_that_no_certificate_can_name_is_refused(name: str) -> None:
     """`precad.protos.tls.identity` gives such a name to nobody, so the task would wait for it in vain."""
