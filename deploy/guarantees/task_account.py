@@ -6,7 +6,9 @@ depends on is made up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +23,7 @@ from precad.deploy.shown.figures import plain, shown
 from precad.deploy.shown.tables import titled
 from precad.dp.accountants.pld import VIEW_WORDS, Label, Unit, View, unit_words
 from precad.dp.accountants.precad_client import expected_participation
-from precad.dp.accountants.task_cost import Level
+from precad.dp.accountants.task_cost import Level, TaskCost
 from precad.dp.checks import require_count
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.bin_fields import BINS, with_rate_of_bins
@@ -120,7 +122,7 @@ def account_of_task(task: Task, participation: int | None = None) -> dict[str, A
 
     participation: rounds that the client was in, once known; None: the expected number of those that it can be in.
     """
-    privacy, cost = task_privacy(task), task_cost(task)
+    privacy, cost = task_privacy(task), _without_limits(task_cost(task))
     expected = expected_participation(task.client_rate, task.rounds_of_a_client)
     rounds = expected if participation is None else participation
     with refusing(ValueError):
@@ -153,6 +155,12 @@ def account_of_task(task: Task, participation: int | None = None) -> dict[str, A
         **of_views,
         "levels": levels,
     }
+
+
+def _without_limits(cost: TaskCost) -> TaskCost:
+    """Return the cost of all rounds, whatever they cost. A budget of a view is kept without a limit: an end still tells
+    who was drawn."""
+    return replace(cost, budgets={view: math.inf for view in cost.budgets if isinstance(view, View)})
 
 
 def _require_participation(task: Task, rounds: int) -> None:

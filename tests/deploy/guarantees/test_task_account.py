@@ -12,7 +12,7 @@ import tomli_w
 
 from precad.deploy.cli.main import app
 from precad.deploy.errors import ConfigError
-from precad.deploy.guarantees.task_account import account_of_other
+from precad.deploy.guarantees.task_account import account_of_other, account_of_task
 from precad.deploy.shown.figures import plain
 from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.dp.accountants.pld import Conduct, View
@@ -80,6 +80,30 @@ def test_the_command_says_what_a_ledger_of_these_rounds_says(
             ours = found["levels"][level.value]
             assert ours["if_discarded"] == ledger.task_statement(level, Conduct.MAY_DISCARD).epsilon
             assert ours["bound"] == cost.of_level(level, task.rounds)
+
+
+TIGHT = [
+    ("user-dp-fedavg", {"epsilon_budget_client": 3.0}),
+    ("user-dp-fedavg", {"epsilon_budget_clients_only": 3.0}),
+    ("precad", {"record_bins": 2, "record_rate": 0.5, "client_rate": 1.0, "epsilon_budget_one_server": 2.0}),
+]
+"""Budgets that end the task before its last round."""
+
+
+@pytest.mark.parametrize(("algorithm", "changes"), TIGHT)
+def test_budgets_change_no_number_of_rounds(algorithm: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    """Every figure is of the rounds that stand beside it, also where budgets would not allow them."""
+    limited = task_of(algorithm, **{"rounds": ROUNDS, **changes})
+    free = {name: value for name, value in changes.items() if not name.startswith("epsilon_budget")}
+    ours, most = (account_of_task(one) for one in (limited, task_of(algorithm, **{"rounds": ROUNDS, **free})))
+    limit = task_cost(limited).most_of_a_client
+    assert limit is not None
+    assert limit < ours["one_server"]["if_discarded"]["rounds"]
+    for view in View:
+        assert ours[view.value]["if_discarded"] == most[view.value]["if_discarded"]
+        assert ours[view.value]["bound"] == most[view.value]["bound"]
+    for level, found in ours["levels"].items():
+        assert found["if_discarded"] == most["levels"][level]["if_discarded"]
 
 
 def test_a_draft_and_flags_give_what_the_whole_task_gives(tmp_path: Path) -> None:
