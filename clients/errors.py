@@ -34,7 +34,7 @@ Classes:
     ├── ProtocolError            the servers say something that honest ones do not
     ├── QueryRefusedError        this client does not answer a query, or has no room for one more answer
     ├── UploadLimitError         the servers ask for the same model too often
-    │   └── RestoredServersError both state fewer rounds than this client has seen
+    │   └── RestoredServersError both state another past than this client has seen
     ├── HolderLimitReachedError  one more upload would pass the limit of the holder's own ledger
     ├── TaskRefusedError         a server refuses this client
     ├── ServerUnreachableError   a server is gone
@@ -279,14 +279,15 @@ class UploadLimitError(ClientError):
 
 
 class RestoredServersError(UploadLimitError):
-    """Both servers state fewer committed rounds than this client has uploaded after: charges of theirs may be gone."""
+    """Both servers state fewer committed rounds than this client has uploaded after, or another model after as many:
+    charges of theirs may be gone."""
 
-    def __init__(self, client: str, *, n_committed: int, seen: int, file: object) -> None:
+    def __init__(self, client: str, *, found: object, seen: int, file: object) -> None:
         kept = "" if file is None else f" (counted in {file})"
         ClientError.__init__(
             self,
             f"{client} stops: expected servers that hold the {seen} rounds after which it uploaded in this task{kept}, "
-            f"found {n_committed}: were both given back an old state_dir, or begun anew? Their epsilons are too small "
+            f"found {found}: were both given back an old state_dir, or begun anew? Their epsilons are too small "
             "then: begin a task of another name, and add what this one cost",
         )
 

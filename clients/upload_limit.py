@@ -5,8 +5,8 @@ then asked for the same model again. So a client counts, and limits, its uploads
 committed rounds. Both servers have to state that pair alike. Task ids and round numbers do not count: servers choose
 them.
 
-Rounds that are committed stay so. Servers that both state fewer than before were put back to an old state, or begun
-anew, and their ledgers lack charges: the client stops.
+Rounds that are committed stay so. Servers that both state fewer than before, or another model after as many, were put
+back to an old state, or begun anew. Their ledgers lack charges: the client stops.
 """
 
 from __future__ import annotations
@@ -75,14 +75,16 @@ class UploadLimit:
 
         Raises UploadLimitError, StateFileError, HolderLimitReachedError.
         """
-        line = self._line(model_digest, n_committed)
         if self._payer is not None:
             self._payer.require_room()
-        if self._file is None:
-            self._require_room(self._unkept, line, n_committed)
-            return
-        with _using(self._file), locked(self._file) as descriptor:
-            self._require_room(_lines(self._file, descriptor), line, n_committed)
+        self._require_room(self._counted(), self._line(model_digest, n_committed), n_committed)
+
+    def require_same_past(self, model_digest: bytes, n_committed: int) -> None:
+        """Refuse servers that were put back, or begun anew, whether or not the limit has room.
+
+        Raises RestoredServersError, StateFileError.
+        """
+        self._require_same_past(self._counted(), self._line(model_digest, n_committed), n_committed)
 
     def count(self, model_digest: bytes, n_committed: int) -> None:
         """Count one upload, and have it paid, before a byte of it leaves; on disk on return.
@@ -104,14 +106,27 @@ class UploadLimit:
             self._require_room(lines, line, n_committed)
             append(descriptor, lines, line)
 
+    def _counted(self) -> Sequence[bytes]:
+        """Return the lines of all uploads so far."""
+        if self._file is None:
+            return self._unkept
+        with _using(self._file), locked(self._file) as descriptor:
+            return _lines(self._file, descriptor)
+
     def _line(self, model_digest: bytes, n_committed: int) -> bytes:
         return f"{self._config_digest.hex()} {n_committed} {model_digest.hex()}".encode()
 
-    def _require_room(self, lines: Sequence[bytes], line: bytes, n_committed: int) -> None:
+    def _require_same_past(self, lines: Sequence[bytes], line: bytes, n_committed: int) -> None:
         if (seen := _most_rounds(lines, self._config_digest)) > n_committed:
-            raise RestoredServersError(self._client, n_committed=n_committed, seen=seen, file=self._file)
+            raise RestoredServersError(self._client, found=n_committed, seen=seen, file=self._file)
         if self._beside is not None and (seen := rounds_seen(self._beside, self._config_digest)) > n_committed:
-            raise RestoredServersError(self._client, n_committed=n_committed, seen=seen, file=self._beside)
+            raise RestoredServersError(self._client, found=n_committed, seen=seen, file=self._beside)
+        after_as_many = line[: -len(line.split()[2])]
+        if any(one.startswith(after_as_many) and one != line for one in lines):
+            raise RestoredServersError(self._client, found="another model", seen=n_committed, file=self._file)
+
+    def _require_room(self, lines: Sequence[bytes], line: bytes, n_committed: int) -> None:
+        self._require_same_past(lines, line, n_committed)
         if (n_uploads := lines.count(line)) >= self.most:
             raise UploadLimitError(
                 self._client, n_uploads=n_uploads, n_committed=n_committed, most=self.most, file=self._file

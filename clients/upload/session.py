@@ -457,12 +457,14 @@ class ClientSession:
     ) -> None:
         """Download the model, run Algorithm 2, upload, and prove for the challenge of both servers: mode `proved`.
 
-        No second invitation of a round is answered. Whoever waits for a challenge that does not come is silent. The
-        upload and its share seed are let go at the round's end, and at the latest when the limits have passed. Those
-        are submit_timeout_s for the upload, proof_timeout_s for the challenge, and again for the proof. A training that
-        takes longer sends nothing: the seed, under which nothing is kept then, goes with it.
+        No second invitation of a round is answered; from servers that were put back it ends the session. Whoever waits
+        for a challenge that does not come is silent. The upload and its share seed are let go at the round's end, and
+        at the latest when the limits have passed. Those are submit_timeout_s for the upload, proof_timeout_s for the
+        challenge, and again for the proof. A training that takes longer sends nothing: the seed, under which nothing is
+        kept then, goes with it.
         """
         if (which := (invitation.task, invitation.round)) in self._answered:
+            await asyncio.to_thread(work.limit.require_same_past, invitation.model_digest, invitation.n_committed)
             raise ProtocolError(f"round: expected one invitation to round {invitation.round}, found a second")
         self._answered.add(which)
         ends_at = time.monotonic() + self.task.submit_timeout_s

@@ -20,7 +20,7 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from precad.clients.attacks.attack import Attack
-from precad.clients.errors import ProtocolError
+from precad.clients.errors import ProtocolError, RestoredServersError
 from precad.clients.submission import ProvedMessage
 from precad.clients.training.conduct import Conduct, Honest
 from precad.clients.upload import proved
@@ -136,7 +136,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.states: tuple[list[RoundState], list[RoundState]] = ([], [])
-        self.react: Callable[[int, RoundState], None] = lambda party, state: None
+        self.react: Callable[[int, RoundState], object] = lambda party, state: None
 
     def __call__(self, party: int, state: RoundState) -> None:
         self.states[party].append(state)
@@ -583,10 +583,20 @@ async def test_a_second_invitation_of_a_round_is_not_answered(pki: Pki, tmp_path
     task, watched = proved_task(("at-bound", "short"), rounds=1), Watched()
     async with rounds_of(task, pki, tmp_path, watched) as (deployment, clients):
         with patch.object(ClientSession, "_model", _counting(ClientSession._model)) as asked:
-            watched.react = lambda party, state: _invite_again(party, state, deployment)
+            watched.react = lambda party, state: _invite_again(party, state, deployment, to_round=0)
             await deployment.finish()
     assert sorted(asked.calls) == ["at-bound", "short"]
     assert clients is not None
+
+
+@asynchronous
+async def test_servers_that_were_put_back_end_a_client_that_stayed(pki: Pki, tmp_path: Path) -> None:
+    """Both repeat a round that it was in, and state fewer rounds than it uploaded after: it is not merely left out."""
+    task, watched = proved_task(("at-bound", "short"), rounds=2), Watched()
+    async with rounds_of(task, pki, tmp_path, watched) as (deployment, clients):
+        watched.react = lambda party, state: state.round == 1 and _invite_again(party, state, deployment, to_round=0)
+        with pytest.raises(RestoredServersError, match=r"short stops: .* hold the 1 rounds .* found 0: were"):
+            await asyncio.wait_for(clients.sessions["short"], 20.0)
 
 
 def _counting(honest: Any) -> Any:
@@ -598,13 +608,13 @@ def _counting(honest: Any) -> Any:
     return counted
 
 
-def _invite_again(party: int, state: RoundState, deployment: Deployment) -> None:
+def _invite_again(party: int, state: RoundState, deployment: Deployment, *, to_round: int) -> None:
     if isinstance(state, Proving):
         sessions = deployment.aggregators[party]._sessions
         for client, slot in state.held.of_client.items():
             invitation = aggregator_pb2.Invitation(
                 task=deployment.aggregators[party]._telemetry.task_id,
-                round=state.round,
+                round=to_round,
                 slot=slot,
                 dim=deployment.task.dim,
                 model_digest=bytes(32),

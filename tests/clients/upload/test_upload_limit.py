@@ -52,7 +52,7 @@ def n_until_refused(limit: UploadLimit, model: bytes = MODEL, n_committed: int =
 def test_so_many_for_each_model_and_number_of_committed_rounds(tmp_path: Path, most: int, is_kept: bool) -> None:
     """A round may leave the model as it was, and be committed: then it counts anew."""
     limit = limit_of(tmp_path / "alice.uploads" if is_kept else None, most)
-    for model, n_committed in ((MODEL, 0), (MODEL, 1), (OTHER, 1), (OTHER, 2**64 - 1)):
+    for model, n_committed in ((MODEL, 0), (MODEL, 1), (OTHER, 2), (OTHER, 2**64 - 1)):
         assert n_until_refused(limit, model, n_committed) == most
     assert n_until_refused(limit, MODEL, 0) == 0
 
@@ -77,13 +77,16 @@ def test_servers_that_were_both_put_back_or_begun_anew_get_nothing(tmp_path: Pat
     for n_committed in (0, 1, 39, 39):
         limit.count(MODEL, n_committed)
     for n_committed in (0, 1, 38):
-        for ask in (limit.require_room, limit.count):
+        for ask in (limit.require_room, limit.require_same_past, limit.count):
             with pytest.raises(
                 RestoredServersError,
                 match=rf"stops: expected servers that hold the 39 rounds .* found {n_committed}: were both",
             ):
                 ask(OTHER, n_committed)
-    limit.count(OTHER, 39)
+    for ask in (limit.require_room, limit.require_same_past, limit.count):
+        with pytest.raises(RestoredServersError, match=r"hold the 39 rounds .* found another model: were both"):
+            ask(OTHER, 39)
+    limit.count(MODEL, 39)
     limit.count(OTHER, 40)
     if is_kept:
         limit_of(file, digest=OTHER).count(MODEL, 0)
