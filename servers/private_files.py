@@ -32,6 +32,7 @@ def private_folder(folder: Path) -> None:
     with raised_as(SetupError, OSError, f"state_dir: expected a folder to write to, found {folder}"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         require_unshared(folder)
+        folder = folder.resolve()  # a link to it is how the operator names it, not another's
         for path in (folder, *folder.rglob("*")):
             _narrow(path)
 

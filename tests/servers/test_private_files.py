@@ -93,6 +93,18 @@ def test_what_an_older_version_left_open_is_closed(tmp_path: Path) -> None:
     assert open_task_store(state_dir, TASK, MODEL.tobytes()).task_id == "small-1"
 
 
+def test_a_folder_that_is_named_by_a_link_is_closed(tmp_path: Path) -> None:
+    """Like any other: whoever can write to it could replace the ledger."""
+    folder, link = tmp_path / "volume" / "state", tmp_path / "state"
+    fill(folder)
+    link.symlink_to(folder)
+    for path in (folder, folder / "ledger.jsonl"):
+        path.chmod(0o777)
+    private_folder(link)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "ledger.jsonl")] == [0o700, 0o700]
+    assert link.is_symlink()
+
+
 def test_a_folder_that_others_write_to_is_refused_and_left(tmp_path: Path) -> None:
     """Like /tmp: made narrow, it would be of no use to the others."""
     (tmp_path / "shared").mkdir()
