@@ -227,7 +227,7 @@ def shared_text(path: Path) -> bytes | None:
     return None if value is None else _beside(path, "include", value).read_bytes()
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def _toml(path: Path, *, may_be_empty: bool = False) -> dict[str, Any]:
     """Return a file's contents, which may begin with a byte order mark."""
     text = ""
     try:
@@ -237,7 +237,7 @@ def _toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: expected a readable file, found: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: expected TOML, found: {toml_fault(error, text)}") from None
-    if not found:
+    if not found and not may_be_empty:
         raise ConfigError(f"{path}: expected a configuration with a section [task], found an empty file")
     return found
 
@@ -262,7 +262,7 @@ def _included(path: Path, value: object, including: Mapping[str, Any]) -> dict[s
 def _with_own(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the contents with an organisation's own settings, in sections that are there, of no identity or pin."""
     found, faults = copy.deepcopy(raw), list[str]()
-    for section_path, field, value in _settings(_toml(path)):
+    for section_path, field, value in _settings(_toml(path, may_be_empty=True)):
         section = _value(found, *section_path)
         if not section_path or not isinstance(section, dict) or field in IDENTITY_FIELDS:
             at, text = shown(".".join((*section_path, field))), found_shown(value, field)

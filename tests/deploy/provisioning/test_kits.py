@@ -655,6 +655,14 @@ def test_settings_of_one_s_own_with_a_fault_are_named_before_anything_is_install
     assert not (folder / MANIFEST).exists()
 
 
+@pytest.mark.parametrize("text", ["", "# [aggregator.a]\n# reconnect_timeout_s = 60.0\n"])
+def test_a_file_of_ones_own_may_hold_no_setting(project: Project, digest: str, text: str) -> None:
+    """As once its last one is taken out."""
+    own(text)(project, A)
+    assert joined(project, A, digest)[0] == 0
+    assert checked(project, A)[0] == 0
+
+
 def test_a_field_of_ones_own_with_a_fault_is_named_with_its_file(project: Project, digest: str) -> None:
     own('[aggregator.a]\nmemory_budget_mb = "much"')(project, A)
     path = project.home(A) / A / "own.toml"
