@@ -124,7 +124,8 @@ class EarlierLedger(BaseModel, frozen=True, extra="forbid", defer_build=True):
     path: ConfigPath
     """Its `ledger.jsonl`."""
     most_rounds: Annotated[int, Field(ge=1)] | None = None
-    """In how many rounds a client can have been at most. None: against servers that discard draws nothing is proved."""
+    """In how many rounds a client can have been at most, as `precad account` shows of that task. None: against servers
+    that discard draws nothing is proved."""
 
 
 class AggregatorConfig(ServerConfig, frozen=True):
@@ -144,7 +145,9 @@ class AggregatorConfig(ServerConfig, frozen=True):
     """File of clients' certificates that are no longer accepted: a SHA-256 fingerprint a line
     (`precad.servers.door.revocation`). It may change while the server runs."""
     earlier_ledgers: list[EarlierLedger] = Field(default_factory=list)
-    """Ledgers of finished tasks of the same clients at this server. Every figure and budget counts what they hold."""
+    """Ledgers of finished tasks of the same clients at this server. Every figure and budget counts what they hold. Each
+    has a `path`, and `most_rounds`: in how many rounds a client can have been at most, as `precad account` shows of
+    that task. Without it nothing is proved against servers that discard draws."""
     memory_budget_mb: Annotated[int, Field(ge=1, le=1 << 24)] = 4096
     """Resident memory that this server may take, in MiB. The needs of the model come first (24 bytes a parameter and
     768 MiB). Uploads that do not fit into the rest wait in a file of `state_dir`."""
