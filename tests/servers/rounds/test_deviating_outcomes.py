@@ -1,4 +1,4 @@
-"""One server deviates at the end of a round: it says another model or evaluation, or more is added than noise.
+"""One server deviates at the end of a round: it says another sum, model or evaluation, or adds more than noise.
 
 Failure means: a server goes on from a model that the other one does not hold, or takes in numbers that no clients gave.
 """
@@ -61,19 +61,49 @@ async def test_a_server_that_says_another_outcome_ends_the_task(
     assert str(error).startswith(("model after the round", "evaluation of the model")[n_rounds - 1])
 
 
+@pytest.mark.parametrize("deviating", [0, 1])
+@pytest.mark.parametrize("n_rounds", [1, 2], ids=STEPS)
 @asynchronous
-async def test_an_evaluation_that_is_longer_than_clients_and_noise_allow_is_taken_in_by_nobody(tmp_path: Path) -> None:
-    """Servers that add more than their noise bring it about; without that, the same two evaluate."""
-    one = TASK.evaluation_round
-    assert one is not None
+async def test_a_server_that_shows_another_share_of_the_sum_ends_the_task(
+    n_rounds: int, deviating: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At both: each has opened a sum of its own, and none of the two is what the other server holds."""
+    swap = MemoryChannel._swap
+
+    def shows_another(channel: MemoryChannel, label: str, payload: bytes, *more: Any, **named: Any) -> bytes:
+        if channel.party == deviating and label.endswith(f"/{n_rounds - 1}/noisy sum"):
+            payload = bytes([payload[0] ^ 1]) + payload[1:]
+        return swap(channel, label, payload, *more, **named)
+
+    monkeypatch.setattr(MemoryChannel, "_swap", shows_another)
+    found, _ = await outcomes(tmp_path, n_rounds=n_rounds)
+    expected = ("model after the round", "evaluation of the model")[n_rounds - 1]
+    assert all(isinstance(error, PeerMismatchError) and str(error).startswith(expected) for error in found)
+
+
+@pytest.mark.parametrize("n_rounds", [1, 2], ids=STEPS)
+@asynchronous
+async def test_a_sum_that_is_longer_than_clients_and_noise_allow_is_taken_in_by_nobody(
+    n_rounds: int, tmp_path: Path
+) -> None:
+    """Servers that add more than their noise bring it about, by little: three were drawn, and none was accepted."""
+    of_round = TASK if n_rounds == 1 else TASK.evaluation_round
+    assert of_round is not None
 
     def too_loud(std: float, dim: int) -> NDArray[np.int64]:
-        return np.full(dim, int(2 * one.sum_bound(0)) if dim == one.dim else 0, dtype=np.int64)
+        of_server = silent(std, dim)
+        of_server[0] = int(0.505 * of_round.sum_bound(0)) if dim == of_round.dim else 0
+        return of_server
 
-    found, evaluated = await outcomes(tmp_path / "loud", n_rounds=2, noise=too_loud)
+    found, evaluated = await outcomes(tmp_path, n_rounds=n_rounds, noise=too_loud)
     assert [type(error) for error in found] == [TaskRefusedError] * 2
     assert all(str(error).startswith("opened sum") for error in found)
     assert evaluated == [[], []]
-    found, evaluated = await outcomes(tmp_path / "silent", n_rounds=2)
+
+
+@asynchronous
+async def test_servers_that_add_nothing_take_in_the_evaluation(tmp_path: Path) -> None:
+    """Without a word too many, the same two evaluate."""
+    found, evaluated = await outcomes(tmp_path, n_rounds=2)
     assert [record.noisy_sum for record in found] == [(0, 0, 0)] * 2
     assert [[record.number for record in of_one] for of_one in evaluated] == [[1], [1]]

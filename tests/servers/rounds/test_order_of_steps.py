@@ -4,7 +4,7 @@ Failure means that something leaves a server before what must come first:
 - a coin before its number is used up, a challenge before the lock;
 - a step of the check before the charge, a proof's opening before no proof can change any more;
 - a noisy share before the servers compared their verdicts and each wrote them down;
-- a model's digest before the model is on disk.
+- the digest of a model, or of an evaluation, before that is on disk.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ WRITES: dict[str, tuple[type, str]] = {
     "wrote verdicts": (TaskStore, "validated"),
     "wrote model": (Checkpoints, "save"),
     "wrote commit": (TaskStore, "commit"),
+    "wrote evaluation": (TaskStore, "evaluated"),
 }
 """They are on disk when the call returns."""
 ORDER = {
@@ -165,3 +166,19 @@ async def test_nothing_leaves_before_what_must_come_first(
         written = trace.index("wrote locked")  # in a thread, while proofs come
         assert trace.index("sends validation/lock") < written < trace.index("wrote charge")
         assert trace[:written] + trace[written + 1 :] == ORDER[mode]
+
+
+@asynchronous
+async def test_an_evaluation_is_on_disk_before_its_digest_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round after the one round of the training, in which nobody is connected."""
+    traces = Traces(monkeypatch)
+    evaluation = {"evaluation": "clients", "evaluation_every": 1, "evaluation_noise": 5.0}
+    task = small_task(CLIENTS, rounds=1, batches_ahead=0, gate="native", **evaluation)
+    async with both_servers(task, tmp_path, noise=lambda std, dim: np.zeros(dim, dtype=np.int64)) as servers:
+        traces.follow(servers)
+        for t in (0, 1):
+            await asyncio.gather(*(server.runner.run_round(t) for server in servers))
+    for trace in traces.of:
+        assert trace[-4:] == ["wrote verdicts", "sends noisy sum", "wrote evaluation", "sends evaluation"]
