@@ -1,7 +1,7 @@
 """Whom servers tell the challenge of mode `proved`, whose proof they await, and whom they charge.
 
-Failure means: a client that is gone by then holds a round up for the whole of proof_timeout_s. Or one whose upload is
-not locked hears a challenge that it cannot answer.
+Failure means: a client that is gone by then holds a round up for the whole of proof_timeout_s, or a silent one for
+longer than its phase has. Or one whose upload is not locked hears a challenge that it cannot answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from precad.clients.upload.proved import RoundUpload, agree
 from precad.dp.ledgers.ledger import verified_charges
 from precad.protos.precad.v1 import aggregator_pb2
 from precad.servers.errors import SubmissionRefusedError
-from precad.servers.store.folder import ledger_path
+from precad.servers.store import audit_log
+from precad.servers.store.folder import ledger_path, store_path
 from tests.harness.harness import AGGREGATORS, ServerInProcess, asynchronous, small_task
 from tests.servers.rounds.test_order_of_steps import prove, send
 from tests.servers.rounds.test_round import both_servers
@@ -58,7 +59,7 @@ async def upload_nonsense(client: str, servers: Servers, queues: Queues) -> None
 
 @asynchronous
 async def test_who_is_gone_or_not_locked_hears_no_challenge_and_is_not_awaited(tmp_path: Path) -> None:
-    """All three are charged: who sent nothing that counts was drawn all the same."""
+    """All three are charged: who sent nothing that counts was drawn all the same. The check is about two of them."""
     queues: Queues = []
     async with both_servers(TASK, tmp_path) as servers:
         for server in servers:
@@ -76,3 +77,33 @@ async def test_who_is_gone_or_not_locked_hears_no_challenge_and_is_not_awaited(t
     assert [queue.qsize() for queue in queues] == [0, 0]
     for role in AGGREGATORS:
         assert verified_charges(ledger_path(tmp_path / role)) == {0: list(CLIENTS)}
+        checked = [entry for entry in audit_log.read(store_path(tmp_path / role)) if entry.kind == "checking"]
+        assert [sorted(entry.fields["active"]) for entry in checked] == [["alice", "bob"]]
+
+
+@pytest.mark.parametrize("phase", ["submit", "proof"])
+@asynchronous
+async def test_who_is_silent_holds_a_round_up_for_the_time_of_that_phase(phase: str, tmp_path: Path) -> None:
+    """And was told that time. Rounds before this one were lost: none is committed, whatever the round's number."""
+    times = {"submit_timeout_s": 60.0, "proof_timeout_s": 60.0, f"{phase}_timeout_s": 0.5}
+    task = small_task(CLIENTS, rounds=1, mode="proved", frac_bits=3, **times)
+
+    async def take_part(servers: Servers) -> None:
+        queues = [server.sessions.enter("alice") for server in servers]
+        of_a, of_b = [(await queue.get()).invitation for queue in queues]
+        assert (of_a.round, of_a.n_committed, of_a.deadline_s) == (7, 0, task.submit_timeout_s)
+        if phase == "proof":
+            vector = np.ones(task.dim, dtype=np.int64)
+            upload = RoundUpload(vector, *agree(of_a, of_b, task), task=task, client="alice", conduct=Honest())
+            await send(servers[upload.holder].intake, "alice", [part async for part in upload.parts()])
+            assert (await queues[0].get()).challenge.deadline_s == task.proof_timeout_s
+
+    async with both_servers(task, tmp_path) as servers:
+        for server in servers:
+            server.link.begin(7, n_phases=2)
+        client = asyncio.create_task(take_part(servers))
+        await asyncio.sleep(0)  # it is connected
+        async with asyncio.timeout(SOON_S):
+            records = await asyncio.gather(*(server.runner.run_round(7) for server in servers))
+            await client
+    assert [(record.accepted, record.rejected) for record in records] == [((), ())] * 2
