@@ -99,6 +99,15 @@ def test_charges_of_rounds_that_were_not_drawn_here_are_refused_and_change_nothi
         assert [attempt.state for attempt in state.store.attempts()] == [AttemptState.CHARGED]
 
 
+def test_a_charge_of_a_round_whose_clients_are_not_known_here_is_refused(tmp_path: Path) -> None:
+    """A number is charged once its locked uploads are written down: one of the two files was put back."""
+    with TaskStateOf(tmp_path) as state:
+        lost(state, 0)
+        state.ledger.charge(0, ("alice",))
+        with pytest.raises(SetupError, match="the ledger holds round 0, of which nothing else is known here"):
+            state.refresh()
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_charge_whose_fsync_fails_does_not_keep_the_server_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
