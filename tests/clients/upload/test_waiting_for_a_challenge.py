@@ -176,7 +176,7 @@ async def test_rounds_of_two_tasks_that_come_crosswise_end_in_common_rounds() ->
 
 @asynchronous
 async def test_a_client_answers_both_servers_and_waits_for_none_once_another_round_begins() -> None:
-    for told in (invitation("old", 6), invitation("new", 0)):
+    for told in (invitation("old", 6), invitation("new", 0), invitation("new", 5)):
         client, upload = session(), upload_of("old", 5)
         client._tell(0, aggregator_pb2.Challenge(round=5, challenge=CHALLENGE))
         client._tell(0, invitation("old", 5))

@@ -214,6 +214,7 @@ def test_a_proof_is_taken_once_by_its_holder_before_the_end_of_the_phase():
     with pytest.raises(ProofRefusedError, match="duplicate"):
         a.take_proof(LABELS[0], message, payload)
     assert not a.take_relay(LABELS[0], relay)  # the holder is told nothing of its own slots
+    assert not b.take_relay(77, relay)  # nor the seeded server of one that is not locked
     for server in (a, b):
         server.close()
     with pytest.raises(ProofRefusedError, match="late"):
