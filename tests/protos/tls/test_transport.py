@@ -36,7 +36,7 @@ from precad.deploy.authority.pki import create_authority, issue
 from precad.mpc.tuples.burning import MemoryBurns
 from precad.protos.precad.v1 import common_pb2
 from precad.protos.tls.address import split_address
-from precad.protos.tls.files import PinFile, TlsFileError, TlsFiles, TransportError
+from precad.protos.tls.files import PinFile, TlsContext, TlsFileError, TlsFiles, TransportError
 from precad.protos.tls.identity import (
     Identity,
     IdentityError,
@@ -630,6 +630,8 @@ def misfits(pki: Pki, scratch: Path) -> dict[str, tuple[TlsFiles, str]]:
     chain.write_bytes(pki.client.certificate.read_bytes() + pki.client.authority.read_bytes())
     tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
     future = issue(pki.directory, Identity(Role.CLIENT, "from-the-future"), now=tomorrow)
+    create_authority(scratch / "tomorrows", now=tomorrow)
+    early = issue(scratch / "tomorrows", Identity(Role.CLIENT, "early"))
     absent = scratch / "absent.pem"
     good = pki.client
     return {
@@ -681,6 +683,7 @@ def misfits(pki: Pki, scratch: Path) -> dict[str, tuple[TlsFiles, str]]:
             replace(good, authority=pki.foreign_client.authority),
             "certificate: expected one signed by",
         ),
+        "authority not yet valid": (early, "authority: expected one valid at"),
         "authority is a peer": (replace(good, authority=pki.a.certificate), "authority: expected an authority's"),
     }
 
@@ -696,6 +699,9 @@ def test_files_that_do_not_fit_are_refused_before_anything_starts(pki: Pki, tmp_
             dial("127.0.0.1:1", Role.AGGREGATOR_A, tls)
         with pytest.raises(TlsFileError):
             bind_server("127.0.0.1:0", tls)
+        with pytest.raises(TlsFileError) as again:
+            TlsContext(tls=tls, pinned=None, server_side=True).load()
+        assert str(again.value) == str(caught.value)
 
 
 @pytest.mark.parametrize("in_file", [True, False], ids=["file", "environment"])
