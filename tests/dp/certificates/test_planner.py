@@ -28,11 +28,21 @@ from precad.dp.certificates.planner import (
     search,
 )
 from precad.dp.certificates.prediction import Threat, Training, is_certified
+from tests.harness.harness import small_task
 
 TASK = PrecadTask(
     q=0.1, p=0.05, rounds=30, n_clients=100, n_records=60_000, record_clip=2.0, client_clip=4.0, delta=1e-5
 )
 WISH = Wish(attackers=2, epsilon=3.0, FA=0.9, FB=0.1)
+
+
+@pytest.mark.parametrize("lost_rounds", [None, 8])
+@pytest.mark.parametrize("batches_ahead", [0, 1, 2, 6])
+def test_a_plan_counts_as_many_draws_as_the_task_that_it_is_for(batches_ahead, lost_rounds) -> None:
+    """Fewer would certify attackers who are drawn more often."""
+    task = small_task(rounds=30, batches_ahead=batches_ahead, lost_rounds=lost_rounds)
+    planned = replace(TASK, batches_ahead=batches_ahead, lost_rounds=lost_rounds)
+    assert planned.attacked == (TASK.q, task.most_draws)
 
 
 def survives(found, wish, task) -> bool:
