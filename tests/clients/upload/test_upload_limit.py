@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import multiprocessing
+import os
 import resource
 import stat
 import threading
@@ -191,8 +192,28 @@ def test_processes_and_threads_share_one_count(tmp_path: Path) -> None:
     assert file.read_bytes().count(b"\n") == 20
 
 
-def test_a_count_waits_for_whoever_counts(tmp_path: Path) -> None:
-    """Know what another process has counted by then."""
+def test_a_count_is_on_disk_with_its_files_name_when_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut after an upload must not take its line, nor the first line's file."""
+    synced, fsync = dict[int, int](), os.fsync
+
+    def noted(fd: int) -> None:
+        fsync(fd)
+        synced[os.fstat(fd).st_ino] = os.fstat(fd).st_size
+
+    monkeypatch.setattr(os, "fsync", noted)
+    file = tmp_path / "alice.uploads"
+    limit = limit_of(file)
+    assert tmp_path.stat().st_ino in synced
+    for _ in range(2):
+        limit.count(MODEL, 0)
+        assert synced[file.stat().st_ino] == file.stat().st_size > 0
+
+
+@pytest.mark.parametrize("kind", [fcntl.LOCK_EX, fcntl.LOCK_SH])
+def test_a_count_waits_for_whoever_counts(tmp_path: Path, kind: int) -> None:
+    """Know what another process has counted by then. Two that read at once would both find room."""
     file = tmp_path / "alice.uploads"
     limit, begun = limit_of(file, most=1), threading.Event()
 
@@ -201,7 +222,7 @@ def test_a_count_waits_for_whoever_counts(tmp_path: Path) -> None:
         limit.count(MODEL, 0)
 
     with ThreadPoolExecutor(1) as threads, file.open("ab") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
+        fcntl.flock(other, kind)
         counting = threads.submit(count)
         assert begun.wait(10)
         time.sleep(0.1)
