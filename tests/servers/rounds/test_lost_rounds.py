@@ -108,6 +108,19 @@ def test_a_charge_of_a_round_whose_clients_are_not_known_here_is_refused(tmp_pat
             state.refresh()
 
 
+def test_a_charge_that_the_other_server_tells_of_is_known_here_before_it_is_paid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that dies in between would never start again with a charge of which nothing else is known."""
+    with TaskStateOf(tmp_path) as state:
+        lost(state, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(state.ledger, "charge", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.EIO, "died")))
+            with pytest.raises(StoreError, match="charge of round 0"):
+                state.charge_as_well({0: ("alice",)})
+        assert [attempt.state for attempt in state.store.attempts()] == [AttemptState.CHARGED]
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_charge_whose_fsync_fails_does_not_keep_the_server_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
