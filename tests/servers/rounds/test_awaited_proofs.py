@@ -1,7 +1,7 @@
 """Whom servers tell the challenge of mode `proved`, whose proof they await, and whom they charge.
 
-Failure means: a client that is gone by then holds a round up for the whole of proof_timeout_s, or a silent one for
-longer than its phase has. Or one whose upload is not locked hears a challenge that it cannot answer.
+Failure means: a client that is gone by then holds a round up for the whole of proof_timeout_s. Or a silent one does
+for longer than its phase has. Or one whose upload is not locked hears a challenge that it cannot answer.
 """
 
 from __future__ import annotations
