@@ -67,7 +67,10 @@ def test_archives_are_small_and_hold_no_key() -> None:
 
 
 def test_status_and_report_say_what_the_run_spent(finished: Path) -> None:
-    """Epsilon by an accountant, from the rate, the noise of one server or of both, and the rounds."""
+    """Epsilon by an accountant, from the rate, the noise of one server or of both, and the rounds.
+
+    The folder's own figure is of the processor that made it: vector units of another width add in another order.
+    """
     status = precad("status", finished / "run")["servers"]["run"]
     assert (status["state"], status["rounds_done"], status["ended"]) == ("finished", 4, "4 of 4 rounds done")
     spent = {one["view"]: one["spent"] for one in status["epsilons"]}
@@ -76,7 +79,7 @@ def test_status_and_report_say_what_the_run_spent(finished: Path) -> None:
         assert proved <= spent[view] <= proved * 1.02
     (run,) = precad("report", finished / "run")["runs"]
     assert run["figures"]["rounds"] == 4.0
-    assert spent["one_server"] in run["figures"].values()
+    assert spent["one_server"] in [pytest.approx(figure, rel=1e-9) for figure in run["figures"].values()]
     assert b"0.461" in (finished / "run" / "report.html").read_bytes()
 
 
