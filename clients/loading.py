@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import structlog
 from torch import nn
 
 from precad.clients.config import ClientConfig
@@ -15,8 +15,11 @@ from precad.clients.models import networks
 from precad.clients.models.fingerprint import require_named_model
 from precad.clients.models.losses import loss_of
 from precad.clients.records import Records, Split, example_label_of, example_of
+from precad.clients.records.digest import sha256_of_records
 from precad.clients.records.own import OwnSource, source_of
 from precad.protos.task.task import Task
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Loaded:
     """Whether one data set is dealt to all clients."""
     of_others: Callable[[str], Sequence[Records]]
     """The parts of all clients but this one, in the order of ids, where it is dealt."""
-    deal: Callable[[], bytes] | None
+    deal: Callable[[], str] | None
     """Gives a digest of all clients' records, where they are of the user's own and dealt."""
     source: str
     """How messages call where they are from."""
@@ -42,7 +45,7 @@ class Loaded:
 def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> Loaded:
     """Return the clients' records with the data that they are of. Audit clients have none: only a shape.
 
-    Raises as `precad.clients.process.load_records`.
+    Raises as `load_records`.
     """
     config.look_around()
     mine = [client for client in clients if client not in task.audit_clients]
@@ -58,8 +61,10 @@ def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> L
     def of_others(client: str) -> list[Records]:
         return list(source.records_of(split, ids, sorted(set(ids) - {client})).values())
 
-    def deal() -> bytes:
-        return _digest(source.records_of(split, ids, sorted(ids)), source.held_out_of(split, ids, sorted(ids)))
+    def deal() -> str:
+        held_out = source.held_out_of(split, ids, sorted(ids)).items()
+        kept = {f"held out of {client}": records for client, records in held_out}
+        return sha256_of_records({**source.records_of(split, ids, sorted(ids)), **kept})
 
     nothing = dict.fromkeys(task.audit_clients, split.train.take(np.zeros(0, dtype=np.int64)))
     found, held_out = source.records_of(split, ids, mine) | nothing, source.held_out_of(split, ids, mine) | nothing
@@ -75,12 +80,23 @@ def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> L
     )
 
 
-def _digest(*parts: Mapping[str, Records]) -> bytes:
-    """Return the BLAKE2b digest, 32 bytes, of each client's records in these parts, whoever holds which."""
-    digest = hashlib.blake2b(digest_size=32)
-    for of_client in parts:
-        for client, records in of_client.items():
-            for values in (records.features, records.labels):
-                digest.update(f"{client!r} {values.dtype.str} {values.shape}\n".encode())
-                digest.update(np.ascontiguousarray(values).data)
-    return digest.digest()
+def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, Records]:
+    """Return the clients' records, as the source deals them.
+
+    Raises DataError, also for a label or token that the model has no place for; ModelInputError where the model does
+    not take them.
+    """
+    return of_each_client(load_split_of(task, config, clients), task)
+
+
+def of_each_client(loaded: Loaded, task: Task) -> dict[str, Records]:
+    """Return the clients' records, and warn where a client holds another number than it declares.
+
+    It may. The declared number is a public constant, and one that must be exact would tell of a record whether it is
+    there.
+    """
+    for client, records in loaded.of_client.items():
+        audits = client in task.audit_clients or client in task.real_audit_clients  # which holds what it declares
+        if len(records) != task.clients[client] and not audits:
+            log.warning("client.declares_another_number", client=client, found=len(records))
+    return loaded.of_client

@@ -25,7 +25,7 @@ from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.first_gradients import require_some_gradient
 from precad.clients.gradients.probe import EXHAUSTED, probe_labels
 from precad.clients.gradients.record_range import require_range
-from precad.clients.loading import Loaded, load_split_of
+from precad.clients.loading import Loaded, load_split_of, of_each_client
 from precad.clients.models import networks
 from precad.clients.models.adapters import train_first
 from precad.clients.models.learning import Learning
@@ -305,31 +305,9 @@ def _require_bit_exact(task: Task, engine: RecordEngine) -> None:
         )
 
 
-def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, Records]:
-    """Return the clients' records, as the source deals them.
-
-    Raises DataError, also for a label or token that the model has no place for; ModelInputError where the model does
-    not take them.
-    """
-    return _of_each_client(load_split_of(task, config, clients), task)
-
-
-def _of_each_client(loaded: Loaded, task: Task) -> dict[str, Records]:
-    """Return the clients' records, and warn where a client holds another number than it declares.
-
-    It may. The declared number is a public constant, and one that must be exact would tell of a record whether it is
-    there.
-    """
-    for client, records in loaded.of_client.items():
-        audits = client in task.audit_clients or client in task.real_audit_clients  # which holds what it declares
-        if len(records) != task.clients[client] and not audits:
-            log.warning("client.declares_another_number", client=client, found=len(records))
-    return loaded.of_client
-
-
 def _after_the_deal(loaded: Loaded, task: Task, conducts: Mapping[str, Conduct]) -> dict[str, Records]:
     """Return the clients' records, or what their conducts make of a deal."""
-    found = _of_each_client(loaded, task)
+    found = of_each_client(loaded, task)
     if not loaded.is_dealt:
         return found
     return {

@@ -2,6 +2,7 @@
 
 Modules:
 
+    digest          The digest of records by whose they are
     digits          The handwritten digits that come with scikit-learn: nothing is downloaded
     download        Data sets through torchvision, where the configuration allows to download them
     folder          Where data sets lie that are not bundled, and the proof that a file is the one it should be

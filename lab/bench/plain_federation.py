@@ -32,8 +32,9 @@ from numpy.typing import NDArray
 
 from precad.clients.config import ClientConfig
 from precad.clients.errors import ProtocolError, ServerUnreachableError
+from precad.clients.loading import load_records
 from precad.clients.models import networks
-from precad.clients.process import Trainer, load_records
+from precad.clients.process import Trainer
 from precad.clients.training.conduct import Honest
 from precad.clients.upload.model_cache import ModelCache
 from precad.deploy.authority import pki

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from precad.clients.config import ClientConfig
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.record_clipping import RecordClip
+from precad.clients.loading import load_records
 from precad.clients.models import networks
-from precad.clients.process import load_records
 from precad.clients.records import Records, example_of
 from precad.clients.training.local_update import local_updates
 from precad.dp.noise import rounded_gaussian

@@ -11,10 +11,9 @@ import inspect
 from collections.abc import Mapping
 from types import CodeType
 
-import numpy as np
-
 from precad.clients.app import App
 from precad.clients.records import Records
+from precad.clients.records.digest import sha256_of_records
 
 
 def digests_of(app: App, records: Mapping[str, Records], test: Records) -> dict[str, str]:
@@ -22,16 +21,6 @@ def digests_of(app: App, records: Mapping[str, Records], test: Records) -> dict[
     codes = {f"{name}_sha256": _sha256(_code_of(made)) for name, made in {"model": app.model, "loss": app.loss}.items()}
     codes["metrics_sha256"] = _sha256(*map(_code_of, app.metrics))
     return {"records_sha256": sha256_of_records({**records, "test records": test}), **codes}
-
-
-def sha256_of_records(records: Mapping[str, Records]) -> str:
-    """Return the SHA-256 digest, in hexadecimal, of records by their names."""
-    digest = hashlib.sha256()
-    for name, own in records.items():
-        for values in (own.features, own.labels):
-            digest.update(f"{name!r} {values.dtype.str} {values.shape}\n".encode())
-            digest.update(np.ascontiguousarray(values).tobytes())
-    return digest.hexdigest()
 
 
 def _code_of(made: object) -> bytes:

@@ -20,11 +20,11 @@ from precad.clients.config import ClientConfig
 from precad.clients.errors import HolderLimitReachedError
 from precad.clients.payments import Payments, payments_of, payments_of_answers
 from precad.clients.records import Records
+from precad.clients.records.digest import sha256_of_records
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.files.whole import write_whole
 from precad.dp.ledgers.holder import SIMULATION
 from precad.lab.simulation import holder_key
-from precad.lab.simulation.app_digests import sha256_of_records
 from precad.lab.simulation.config import SimulationSettings
 from precad.lab.simulation.evaluations import FIRST_NUMBER
 from precad.lab.simulation.randomness import Sources, drawn

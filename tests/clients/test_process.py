@@ -28,8 +28,9 @@ from precad.clients.errors import (
     StoppedError,
     TargetError,
 )
+from precad.clients.loading import load_records
 from precad.clients.models import networks
-from precad.clients.process import Trainer, load_records
+from precad.clients.process import Trainer
 from precad.clients.training.conduct import Honest
 from precad.clients.upload.model_cache import ModelCache
 from precad.protos.task.task import Task

@@ -16,11 +16,12 @@ import precad
 from precad.clients import own_code
 from precad.clients.config import ClientConfig
 from precad.clients.errors import AdapterError, UnnamedModelError
+from precad.clients.loading import load_records
 from precad.clients.models import networks
 from precad.clients.models.adapter_files import write_adapter
 from precad.clients.models.adapters import adapted
 from precad.clients.models.safetensors_file import write_tensors
-from precad.clients.process import Trainer, load_records
+from precad.clients.process import Trainer
 from precad.clients.records import Records
 from precad.clients.training.conduct import Honest
 from precad.clients.upload.session import ClientSession

@@ -19,7 +19,8 @@ from PIL import Image
 
 import precad
 from precad.clients.config import ClientConfig
-from precad.clients.process import Trainer, load_records
+from precad.clients.loading import load_records
+from precad.clients.process import Trainer
 from precad.clients.submission import agree, make_submission
 from precad.clients.training.conduct import Honest
 from precad.clients.upload.session import ClientSession

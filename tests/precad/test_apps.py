@@ -26,11 +26,11 @@ from precad.clients.errors import (
     RecordMixingLayerError,
     TargetError,
 )
+from precad.clients.loading import load_records
 from precad.clients.models import networks
 from precad.clients.models.fingerprint import model_digest
 from precad.clients.models.learning import Learning
 from precad.clients.models.losses import loss_of
-from precad.clients.process import load_records
 from precad.deploy.cli import main
 from precad.deploy.configuration.apps import client_of_app, load_with_app, with_app
 from precad.deploy.configuration.check_records import records_here

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from precad.clients.config import ClientConfig
 from precad.clients.errors import RecordRangeError
 from precad.clients.gradients.record_range import require_range
+from precad.clients.loading import load_records
 from precad.clients.models.networks import build
-from precad.clients.process import Trainer, load_records
+from precad.clients.process import Trainer
 from precad.clients.records import DataSource, Records, Split
 from precad.clients.records.source import _TEXTS
 from precad.clients.training.conduct import Honest

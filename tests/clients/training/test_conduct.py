@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 from precad.clients.attacks import ATTACKS
 from precad.clients.attacks.deployed import InDeployment
 from precad.clients.config import ClientConfig
-from precad.clients.process import Trainer, load_records
+from precad.clients.loading import load_records
+from precad.clients.process import Trainer
 from precad.clients.training.conduct import Conduct, Honest
 from precad.deploy.conducts import conducts_of
 from precad.deploy.configuration.demo import demo_config

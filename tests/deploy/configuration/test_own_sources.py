@@ -19,9 +19,9 @@ import precad
 from precad.clients import own_code
 from precad.clients.config import ClientConfig
 from precad.clients.errors import DataError, ModelImportError, ModelInputError
+from precad.clients.loading import load_records
 from precad.clients.models import networks
 from precad.clients.models.fingerprint import model_digest
-from precad.clients.process import load_records
 from precad.clients.records import Records
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration.check_records import local_records
