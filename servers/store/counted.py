@@ -8,6 +8,7 @@ one again when its task starts.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ import structlog
 from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.errors import LedgerCorruptedError
 from precad.dp.ledgers.lines import read_lines
-from precad.dp.ledgers.sealed_file import is_open
+from precad.dp.ledgers.sealed_file import is_open, sync_folder
 from precad.mpc.errors import raised_as
 from precad.servers.errors import SetupError
 from precad.servers.private_files import private
@@ -27,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 def mark_counted(earlier: Sequence[EarlierTask], later: Path) -> None:
-    """Mark the ledgers of earlier tasks as counted by the one at `later`, once each.
+    """Mark the ledgers of earlier tasks as counted by the one at `later`, once each, on disk on return.
 
     Where nothing can be written beside one, the log says that its task must not go on.
     """
@@ -38,6 +39,9 @@ def mark_counted(earlier: Sequence[EarlierTask], later: Path) -> None:
             if not mark.exists() or line not in mark.read_text(encoding="utf-8").splitlines(keepends=True):
                 with open(mark, "a", encoding="utf-8", opener=private) as file:
                     file.write(line)
+                    file.flush()
+                    os.fsync(file.fileno())
+                sync_folder(mark.parent)
         except (OSError, ValueError) as error:
             why = "nothing here keeps its task from going on, whose rounds would count nowhere"
             log.warning("aggregator.earlier_task_unmarked", ledger=str(ledger), problem=str(error), reason=why)
