@@ -306,17 +306,19 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         of_round = self._task.evaluation_round
         if request.batch.dim not in (self._task.dim, self._task.dim if of_round is None else of_round.dim):
             raise PeerMismatchError("dim", ours=self._task.dim, peers=request.batch.dim)
-        if request.batch.n_clients > (most := len(self._task.clients)):  # a deal takes time for each of them
-            raise MalformedMessageError(f"clients of a batch: expected at most {most}, found {request.batch.n_clients}")
+        enrolled = len(self._task.clients)
+        if request.batch.n_clients > enrolled:  # a deal takes time for each of them
+            raise MalformedMessageError(
+                f"clients of a batch: expected at most {enrolled}, found {request.batch.n_clients}"
+            )
         if request.batch.round > MAX_ROUND:
             raise MalformedMessageError(f"round of a batch: expected at most {MAX_ROUND}, found {request.batch.round}")
         self._require_tuples_of_a_round(request.batch)
         shape = convert.batch_shape(self.telemetry.task_id, request.batch)
         if shape.has_ring_products and self._task.sum_function is None:
             raise PeerMismatchError("blocks", ours="none of kind PRODUCT or SQUARE", peers="such a block")
-        if shape.n_products > (
-            most := max(most_products(one, len(shape.clients)) for one in self._rounds_of(shape.dim))
-        ):
+        most = max(most_products(one, len(shape.clients)) for one in self._rounds_of(shape.dim))
+        if shape.n_products > most:
             raise MalformedMessageError(f"products of a batch: expected at most {most}, found {shape.n_products}")
         if shape.n_trim_words > MAX_TRIM_WORDS:
             raise MalformedMessageError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import re
 import shutil
 import tempfile
@@ -528,16 +529,22 @@ async def test_a_stream_that_no_server_makes_is_refused(pki: Pki, case: str) -> 
     [
         {},
         {"layer_sizes": [20, 4], "layer_clips": [1.0, 0.5]},
+        {"half_spaces": [-1.0] * 3},
+        {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile"},
         {"algorithm": "tsgd-ptr", "record_rate": 1.0},
         {"algorithm": "tsgd-gaussian", "record_rate": 1.0},
         {"algorithm": "krum", "noise_multiplier": 0.0, "krum_attackers": 1},
     ],
-    ids=["plain", "layers", "ptr", "trimmed", "krum"],
+    ids=["plain", "layers", "half-spaces", "quantile", "ptr", "trimmed", "krum"],
 )
-def test_no_round_needs_more_products_than_are_dealt(fields: dict[str, Any], gate: str, n_clients: int) -> None:
+def test_no_round_needs_more_products_than_are_dealt(
+    fields: dict[str, Any], gate: str, n_clients: int, tmp_path: Path
+) -> None:
     """Bound what a round needs from above, by ten times as much at most."""
     clients = [f"client-{i}" for i in range(128)]
-    task = small_task(clients, gate=gate, client_rate=0.25, **fields)
+    np.save(path := tmp_path / "directions.npy", np.ones((3, TASK.dim), dtype=np.int64))
+    named = {"directions": path, "directions_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    task = small_task(clients, gate=gate, client_rate=0.25, **fields, **(named if "half_spaces" in fields else {}))
     needed = sum(block.n_products for block in blocks_of(task, make_gate(gate), n_clients))
     assert needed <= most_products(task, n_clients) <= max(1, 10 * needed)
 
